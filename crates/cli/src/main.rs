@@ -1,0 +1,2 @@
+//! The lamella command.
+fn main() {}

@@ -1,0 +1,132 @@
+//! Operands: the named weights a program computes with, and where they come from.
+
+use serde::{Deserialize, Serialize};
+
+/// Index of an operand in [`Program::operands`](crate::Program::operands).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct OperandId(pub u32);
+
+impl OperandId {
+    /// The position in the operand table.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What an operand is for. Decides which encodings it may take, never what is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Token embedding table `[vocabulary, hidden]`.
+    Embedding,
+    /// Output head `[vocabulary, hidden]`.
+    Head,
+    /// A resident linear map `[out, in]`.
+    Linear,
+    /// A routed expert's linear map, stacked `[experts, out, in]`, streamed.
+    Expert,
+    /// A router `[experts, hidden]`: kept in f32 because a changed choice changes the text.
+    Router,
+    /// A small vector (norm weight, bias, scale): kept in f32.
+    Vector,
+    /// A depthwise convolution or another small kernel: kept in f32.
+    Kernel,
+    /// A table of integers (hash routing, hash multipliers): kept as it is.
+    Table,
+}
+
+impl Role {
+    /// Whether a compiled (integer) encoding is allowed.
+    #[must_use]
+    pub fn may_quantise(self) -> bool {
+        matches!(self, Role::Embedding | Role::Head | Role::Linear | Role::Expert)
+    }
+}
+
+/// Rows of one checkpoint tensor, seen as a matrix `[product of leading dims, last dim]` (a
+/// one-dimensional tensor is one row).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slice {
+    /// Name of the tensor in the checkpoint.
+    pub tensor: String,
+    /// Shape the checkpoint tensor must have.
+    pub tensor_shape: Vec<usize>,
+    /// First row taken.
+    pub start: usize,
+    /// Distance between taken rows (1 = contiguous; 2 picks every other row of an interleaved
+    /// pair).
+    pub step: usize,
+    /// Number of rows taken.
+    pub rows: usize,
+}
+
+impl Slice {
+    /// All of `tensor`.
+    #[must_use]
+    pub fn whole(tensor: impl Into<String>, shape: &[usize]) -> Slice {
+        let rows = if shape.len() < 2 { 1 } else { shape[..shape.len() - 1].iter().product() };
+        Slice { tensor: tensor.into(), tensor_shape: shape.to_vec(), start: 0, step: 1, rows }
+    }
+
+    /// Columns of the tensor seen as a matrix.
+    #[must_use]
+    pub fn cols(&self) -> usize {
+        self.tensor_shape.last().copied().unwrap_or(1)
+    }
+}
+
+/// A named weight.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Operand {
+    /// Unique name, in Lamella's own words: `layers.3.attention.query`.
+    pub name: String,
+    /// Logical shape. Matrices are `[out, in]`; expert operands `[experts, out, in]`; vectors
+    /// `[n]`.
+    pub shape: Vec<usize>,
+    /// What it is for.
+    pub role: Role,
+    /// Where the numbers come from: one part per stacked item (a single part where nothing is
+    /// stacked), each the row-wise concatenation of slices.
+    pub parts: Vec<Vec<Slice>>,
+}
+
+impl Operand {
+    /// Number of stacked items: experts for [`Role::Expert`], otherwise 1.
+    #[must_use]
+    pub fn items(&self) -> usize {
+        if self.role == Role::Expert { self.shape.first().copied().unwrap_or(0) } else { 1 }
+    }
+
+    /// Rows of one item seen as a matrix (a vector is one row).
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        let dims = self.item_shape();
+        if dims.len() < 2 { 1 } else { dims[..dims.len() - 1].iter().product() }
+    }
+
+    /// Columns of one item seen as a matrix: the reduction length of a linear map.
+    #[must_use]
+    pub fn cols(&self) -> usize {
+        self.item_shape().last().copied().unwrap_or(1)
+    }
+
+    /// Elements of one item.
+    #[must_use]
+    pub fn item_elements(&self) -> usize {
+        self.item_shape().iter().product()
+    }
+
+    /// Elements of all items.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    fn item_shape(&self) -> &[usize] {
+        if self.role == Role::Expert { self.shape.get(1..).unwrap_or(&[]) } else { &self.shape }
+    }
+}
