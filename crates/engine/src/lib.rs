@@ -1,1 +1,25 @@
-//! placeholder
+//! Execution of programs: prepared models, conversations, steps, generation.
+//!
+//! [`Model::open`] prepares once and is shared; a [`Session`] is one conversation's state;
+//! [`Model::step`] runs a batch of spans from any number of sessions through the layers in one
+//! pass. [`generate`] drives one conversation token by token. The engine knows no HTTP, no C and
+//! no terminal.
+
+mod backend;
+pub mod cancel;
+pub mod error;
+pub mod generate;
+pub mod memory;
+pub mod model;
+pub mod options;
+pub mod state;
+pub mod step;
+mod weights;
+
+pub use cancel::Cancel;
+pub use error::Error;
+pub use model::{Model, ModelSession, Report};
+pub use options::{BackendKind, Options, SourcePolicy};
+pub use state::Session;
+pub use step::{Logits, Observer, Span};
+pub use weights::OpenProgress;

@@ -19,6 +19,7 @@
 //!
 //! Padding has value 0 and, for padded rows, scale 0.
 
+use crate::operand::Role;
 use serde::{Deserialize, Serialize};
 
 /// Elements along the input dimension that share one scale in [`Encoding::Q8`] and
@@ -115,6 +116,44 @@ impl Encoding {
         match self.element_bytes() {
             None => rows.div_ceil(TILE_ROWS).checked_mul(self.row_block_bytes(cols)?),
             Some(bytes) => rows.checked_mul(cols)?.checked_mul(bytes),
+        }
+    }
+}
+
+/// Which encoding an operand takes, by its role.
+///
+/// Routers, norms and other small operands are not covered: they are always f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// Resident linear maps.
+    pub linear: Encoding,
+    /// Routed experts.
+    pub expert: Encoding,
+    /// Token embedding.
+    pub embedding: Encoding,
+    /// Output head.
+    pub head: Encoding,
+}
+
+impl Policy {
+    /// What "this model in `encoding`" means: linear maps and experts take it; the embedding and
+    /// the head, which touch every token and cost little, take at least 8 bits.
+    #[must_use]
+    pub fn uniform(encoding: Encoding) -> Policy {
+        let edge = if encoding == Encoding::Q4 { Encoding::Q8 } else { encoding };
+        Policy { linear: encoding, expert: encoding, embedding: edge, head: edge }
+    }
+
+    /// The encoding of an operand with this role; `None` for operands that are never quantised.
+    #[must_use]
+    pub fn encoding(&self, role: Role) -> Option<Encoding> {
+        match role {
+            Role::Linear => Some(self.linear),
+            Role::Expert => Some(self.expert),
+            Role::Embedding => Some(self.embedding),
+            Role::Head => Some(self.head),
+            Role::Router | Role::Vector | Role::Kernel | Role::Table => None,
         }
     }
 }

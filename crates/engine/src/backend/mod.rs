@@ -1,0 +1,52 @@
+//! Who computes: one trait, two implementations.
+//!
+//! A backend owns the prepared weights and the workspace of one model and runs *pieces* of a step:
+//! rows of several conversations, layer after layer. It decides nothing about conversations,
+//! rollback or cancellation between layers; that is [`step`](crate::step)'s.
+
+pub(crate) mod cpu;
+pub(crate) mod reference;
+
+use crate::cancel::Cancel;
+use crate::error::Error;
+use crate::step::Span;
+
+/// Consecutive rows of a piece that belong to one span.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    /// Index of the span in the step.
+    pub(crate) span: usize,
+    /// Position of the first row in its conversation.
+    pub(crate) position: usize,
+    /// First row in the piece.
+    pub(crate) row: usize,
+    /// Rows.
+    pub(crate) rows: usize,
+}
+
+/// The arithmetic of one prepared model.
+pub(crate) trait Backend: Send {
+    /// Bytes of weights held in memory.
+    fn resident_bytes(&self) -> u64;
+
+    /// Starts a piece of `tokens.len()` rows from their embeddings.
+    fn embed(&mut self, tokens: &[u32]) -> Result<(), Error>;
+
+    /// Starts a piece from activations `[rows, width]` that enter some later layer.
+    fn load(&mut self, activations: &[f32]);
+
+    /// Runs layer `index` over the piece, reading and extending the sessions' state of that layer.
+    fn layer(
+        &mut self,
+        index: usize,
+        segments: &[Segment],
+        spans: &mut [Span<'_>],
+        cancel: &Cancel,
+    ) -> Result<(), Error>;
+
+    /// The stream between layers, `[rows, width]`.
+    fn hidden(&self) -> &[f32];
+
+    /// Appends the logits of the given rows of the piece to `out`, `[rows.len(), logits]`.
+    fn logits(&mut self, rows: std::ops::Range<usize>, out: &mut Vec<f32>) -> Result<(), Error>;
+}

@@ -1,0 +1,124 @@
+//! What can go wrong in the engine, each with what to do about it.
+
+use lamella_program::Encoding;
+use std::path::PathBuf;
+
+/// An engine failure.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The model's files could not be opened or read.
+    #[error(transparent)]
+    Container(#[from] lamella_container::Error),
+    /// A wanted encoding cannot be had from this model under the given source policy.
+    #[error("operand {operand}: {want} is not available: {reason}")]
+    EncodingUnavailable {
+        /// The operand.
+        operand: String,
+        /// The wanted encoding.
+        want: Encoding,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// The model needs more memory than it may take.
+    #[error("not enough memory: {sum}; the limit is {limit} bytes ({origin}). {advice}")]
+    Memory {
+        /// The sum that does not fit, spelled out.
+        sum: String,
+        /// The limit in bytes.
+        limit: u64,
+        /// Where the limit comes from.
+        origin: String,
+        /// What would make it fit.
+        advice: String,
+    },
+    /// The operating system refused memory.
+    #[error("the system refused {bytes} bytes of memory: {source}")]
+    Allocation {
+        /// Bytes asked for.
+        bytes: usize,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The instruction set asked for does not exist on this processor.
+    #[error("this processor has no {isa}; it has {available}")]
+    Isa {
+        /// What was asked for.
+        isa: String,
+        /// What there is.
+        available: String,
+    },
+    /// A setting is outside its range.
+    #[error("{name}: {message}")]
+    Setting {
+        /// The setting.
+        name: &'static str,
+        /// What is wrong and what would be right.
+        message: String,
+    },
+    /// A token id outside the model's vocabulary.
+    #[error("token id {id} at index {index} is outside the vocabulary of {vocabulary}")]
+    TokenRange {
+        /// The bad id.
+        id: u32,
+        /// Its index among the tokens given.
+        index: usize,
+        /// Vocabulary size.
+        vocabulary: usize,
+    },
+    /// The conversation would outgrow its context.
+    #[error(
+        "the context is full: {position} tokens are there, {tokens} more do not fit into {context}"
+    )]
+    ContextLength {
+        /// Tokens already in the session.
+        position: usize,
+        /// Tokens that were to be added.
+        tokens: usize,
+        /// The limit.
+        context: usize,
+    },
+    /// A step without tokens.
+    #[error("a span needs at least one token")]
+    EmptySpan,
+    /// A session was used with a model that did not make it.
+    #[error("the session belongs to another model")]
+    ForeignSession,
+    /// A rollback beyond what the session holds.
+    #[error("cannot roll back to {wanted} tokens: the session has {position}")]
+    Rollback {
+        /// Where it was to go.
+        wanted: usize,
+        /// Where it is.
+        position: usize,
+    },
+    /// The step was cancelled; every session is as it was.
+    #[error("cancelled")]
+    Cancelled,
+    /// A computation left the finite numbers.
+    #[error(
+        "non-finite values {place}; the weights or the input are damaged, nothing was sampled"
+    )]
+    NonFinite {
+        /// Where they were first seen: `after layer 7`, `in the logits`.
+        place: String,
+    },
+    /// Activations given for a layer range have the wrong size.
+    #[error("{rows} rows of {width} values were expected, {values} values came")]
+    Activations {
+        /// Rows expected.
+        rows: usize,
+        /// Values per row.
+        width: usize,
+        /// Values given.
+        values: usize,
+    },
+    /// A text file of the model is unusable.
+    #[error("{}: {message}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+}

@@ -1,0 +1,173 @@
+//! Memory: page-aligned buffers from the system, and how much of it there is.
+
+use crate::error::Error;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::ptr::NonNull;
+
+/// Zeroed memory straight from the system, aligned to a page, on huge pages where offered.
+///
+/// Weights live in it: one mapping an operand, given back on drop.
+pub struct Buffer {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the mapping is owned by the buffer alone and has no thread affinity.
+unsafe impl Send for Buffer {}
+// SAFETY: shared access only reads; writes need `&mut`.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// `length` zero bytes.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if the system refuses.
+    pub fn zeroed(length: usize) -> Result<Buffer, Error> {
+        if length == 0 {
+            return Ok(Buffer { start: NonNull::dangling(), length });
+        }
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice aliases nothing.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }
+        .map_err(|e| Error::Allocation { bytes: length, source: e.into() })?;
+        // SAFETY: the range is the mapping just made. Huge pages are a wish: without them the
+        // same bytes are read a little slower, so a refusal is not an error.
+        let _ = unsafe { rustix::mm::madvise(start, length, Advice::LinuxHugepage) };
+        let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| Error::Allocation {
+            bytes: length,
+            source: std::io::Error::other("mapped at address zero"),
+        })?;
+        Ok(Buffer { start, length })
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.length > 0 {
+            // SAFETY: unmaps exactly the mapping made in `zeroed`; no reference outlives `self`.
+            // Failure would mean the range is not mapped, and there is nothing left to do then.
+            let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.length) };
+        }
+    }
+}
+
+impl std::ops::Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start` points to `length` initialised bytes (or is dangling with length 0).
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+}
+
+impl std::ops::DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
+    }
+}
+
+/// A memory limit and where it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryLimit {
+    /// Bytes.
+    pub bytes: u64,
+    /// In words: "available on this machine", "cgroup limit", "--memory".
+    pub origin: String,
+}
+
+impl MemoryLimit {
+    /// The limit of the user if there is one, otherwise what the machine and its container offer
+    /// now.
+    #[must_use]
+    pub fn resolve(asked: Option<u64>) -> MemoryLimit {
+        if let Some(bytes) = asked {
+            return MemoryLimit { bytes, origin: "--memory".to_owned() };
+        }
+        let machine = available_memory();
+        match cgroup_available() {
+            Some(bytes) if bytes < machine => {
+                MemoryLimit { bytes, origin: "left under the cgroup limit".to_owned() }
+            }
+            _ => MemoryLimit { bytes: machine, origin: "available on this machine".to_owned() },
+        }
+    }
+}
+
+/// `MemAvailable` of the kernel, in bytes; unlimited where the kernel does not tell.
+fn available_memory() -> u64 {
+    let Ok(text) = std::fs::read_to_string("/proc/meminfo") else { return u64::MAX };
+    meminfo_field(&text, "MemAvailable:").unwrap_or(u64::MAX)
+}
+
+fn meminfo_field(text: &str, field: &str) -> Option<u64> {
+    let line = text.lines().find(|l| l.starts_with(field))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Bytes left under the nearest cgroup limit (v2, then v1), page cache counted as reclaimable.
+fn cgroup_available() -> Option<u64> {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let number = |path: &str| read(path)?.trim().parse::<u64>().ok();
+    let (limit, used, stat, cache_field) = if let Some(limit) = number("/sys/fs/cgroup/memory.max")
+    {
+        let used = number("/sys/fs/cgroup/memory.current")?;
+        (limit, used, read("/sys/fs/cgroup/memory.stat")?, "file")
+    } else {
+        let limit = number("/sys/fs/cgroup/memory/memory.limit_in_bytes")?;
+        let used = number("/sys/fs/cgroup/memory/memory.usage_in_bytes")?;
+        (limit, used, read("/sys/fs/cgroup/memory/memory.stat")?, "total_cache")
+    };
+    let cache = stat
+        .lines()
+        .find_map(|l| l.strip_prefix(cache_field)?.trim().parse::<u64>().ok())
+        .unwrap_or(0);
+    Some(limit.saturating_sub(used.saturating_sub(cache)))
+}
+
+/// `bytes` with a binary unit, for messages.
+#[must_use]
+pub fn human_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", UNITS[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_zeroed_aligned_and_writable() {
+        let mut buffer = Buffer::zeroed(5000).expect("memory");
+        assert!(buffer.iter().all(|&b| b == 0));
+        assert_eq!(buffer.as_ptr() as usize % 4096, 0);
+        buffer[4999] = 7;
+        assert_eq!(buffer[4999], 7);
+        assert!(Buffer::zeroed(0).expect("empty").is_empty());
+    }
+
+    #[test]
+    fn an_impossible_size_is_an_error() {
+        assert!(matches!(Buffer::zeroed(usize::MAX / 2), Err(Error::Allocation { .. })));
+    }
+
+    #[test]
+    fn limits_say_where_they_come_from() {
+        assert_eq!(MemoryLimit::resolve(Some(5)).origin, "--memory");
+        assert!(MemoryLimit::resolve(None).bytes > 0);
+        assert_eq!(meminfo_field("MemAvailable:   12 kB\n", "MemAvailable:"), Some(12 * 1024));
+        assert_eq!(human_bytes(1536 << 20), "1.50 GiB");
+    }
+}

@@ -1,0 +1,379 @@
+//! A prepared model, shared by all its conversations.
+
+use crate::backend::{Backend, cpu, reference};
+use crate::cancel::Cancel;
+use crate::error::Error;
+use crate::memory::{MemoryLimit, human_bytes};
+use crate::options::{BackendKind, Options};
+use crate::state::Session;
+use crate::step::{self, Logits, Observer, Span, StepContext, StepScratch};
+use crate::weights::{self, Choice, OpenProgress};
+use lamella_container::Store;
+use lamella_kernels::Isa;
+use lamella_program::{Encoding, Program, state};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A model opened on a checkpoint directory or a container.
+///
+/// Prepared once and shared: conversations are [`Session`]s, work is done by [`Model::step`].
+/// Steps of one model run one after another; put conversations into one step to run them together.
+pub struct Model {
+    program: Arc<Program>,
+    store: Store,
+    executor: Mutex<Executor>,
+    step_rows: usize,
+    context: usize,
+    report: Report,
+    identity: Arc<()>,
+}
+
+struct Executor {
+    backend: Box<dyn Backend>,
+    scratch: StepScratch,
+}
+
+/// What was opened, and how.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Who computes.
+    pub backend: BackendKind,
+    /// Instruction set of the kernels; `None` for the reference backend.
+    pub isa: Option<Isa>,
+    /// Threads.
+    pub threads: usize,
+    /// Bytes of weights in memory.
+    pub resident_bytes: u64,
+    /// Bytes of working buffers.
+    pub workspace_bytes: u64,
+    /// Bytes of state a token costs.
+    pub state_bytes_per_token: u64,
+    /// Longest context of a session.
+    pub context: usize,
+    /// Elements held per encoding.
+    pub encodings: BTreeMap<&'static str, u64>,
+    /// Time to open.
+    pub open_time: Duration,
+}
+
+impl Model {
+    /// Opens a checkpoint directory as it is, or a container.
+    ///
+    /// # Errors
+    /// Everything that keeps the model from running, before any of it runs: unreadable or damaged
+    /// files, defects of the program, encodings that cannot be had, too little memory.
+    pub fn open(
+        path: &Path,
+        options: &Options,
+        progress: &mut dyn FnMut(OpenProgress),
+    ) -> Result<Arc<Model>, Error> {
+        let start = Instant::now();
+        let mut store = Store::open(path, &lamella_families::lower)?;
+        store.check_digests(options.check_digests);
+        let program = Arc::new(store.program().clone());
+        let context = resolve_context(&program, options)?;
+        if options.step_rows == 0 {
+            return Err(setting("step rows", "must be at least 1"));
+        }
+        let threads = resolve_threads(options)?;
+        let isa = resolve_isa(options)?;
+        let choices = weights::choose_all(&store, options)?;
+        let workspace_bytes = match options.backend {
+            BackendKind::Cpu => cpu::workspace_bytes(&program, options.step_rows, context, threads),
+            BackendKind::Reference => 0,
+        };
+        check_memory(&program, &choices, options, workspace_bytes)?;
+        let backend: Box<dyn Backend> = match options.backend {
+            BackendKind::Cpu => {
+                let loaded = weights::load_all(&store, &choices, threads, progress)?;
+                let shape = cpu::Shape { step_rows: options.step_rows, context, threads, isa };
+                Box::new(cpu::Cpu::new(Arc::clone(&program), loaded, shape)?)
+            }
+            BackendKind::Reference => {
+                Box::new(reference::Reference::prepare(&store, &choices)?)
+            }
+        };
+        let report = Report {
+            backend: options.backend,
+            isa: (options.backend == BackendKind::Cpu).then_some(isa),
+            threads: if options.backend == BackendKind::Cpu { threads } else { 1 },
+            resident_bytes: backend.resident_bytes(),
+            workspace_bytes,
+            state_bytes_per_token: state::bytes_per_token(&program) as u64,
+            context,
+            encodings: elements_by_encoding(&program, &choices),
+            open_time: start.elapsed(),
+        };
+        Ok(Arc::new(Model {
+            program,
+            store,
+            executor: Mutex::new(Executor { backend, scratch: StepScratch::default() }),
+            step_rows: options.step_rows,
+            context,
+            report,
+            identity: Arc::new(()),
+        }))
+    }
+
+    /// The program that runs.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The files it came from, for tokenizer and template.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// What was opened, and how.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// Number of logits.
+    #[must_use]
+    pub fn vocabulary(&self) -> usize {
+        self.program.exit.logits
+    }
+
+    /// An empty conversation.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if the program declares state this engine cannot hold.
+    pub fn session(&self) -> Result<Session, Error> {
+        Session::new(Arc::clone(&self.identity), &self.program, self.context)
+    }
+
+    /// Runs all spans in one pass: all of it or, on failure or cancellation, nothing of it.
+    ///
+    /// # Errors
+    /// See [`Error`]; every session is then as it was.
+    pub fn step(&self, spans: &mut [Span<'_>], cancel: &Cancel) -> Result<(), Error> {
+        self.run(spans, cancel, None, None)
+    }
+
+    /// [`step`](Model::step), showing the stream after each layer to `observer`.
+    ///
+    /// # Errors
+    /// As [`step`](Model::step), and whatever the observer returns.
+    pub fn step_observed(
+        &self,
+        spans: &mut [Span<'_>],
+        cancel: &Cancel,
+        observer: &mut dyn Observer,
+    ) -> Result<(), Error> {
+        self.run(spans, cancel, Some(observer), None)
+    }
+
+    /// Runs one span from layer `layer` on, entering with `activations` `[tokens, width]` as an
+    /// observer saw them after layer `layer - 1`.
+    ///
+    /// # Errors
+    /// As [`step`](Model::step); [`Error::Activations`] if the size is wrong or the span has more
+    /// tokens than [`Options::step_rows`].
+    pub fn step_from_layer(
+        &self,
+        span: Span<'_>,
+        layer: usize,
+        activations: &[f32],
+        cancel: &Cancel,
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<(), Error> {
+        let (rows, width) = (span.tokens.len(), self.program.boundary.width);
+        if activations.len() != rows * width || rows > self.step_rows {
+            let rows = rows.min(self.step_rows);
+            return Err(Error::Activations { rows, width, values: activations.len() });
+        }
+        if layer > self.program.layers.len() {
+            return Err(setting("layer", "is beyond the last one"));
+        }
+        self.run(&mut [span], cancel, observer, Some((layer, activations)))
+    }
+
+    fn run(
+        &self,
+        spans: &mut [Span<'_>],
+        cancel: &Cancel,
+        observer: Option<&mut dyn Observer>,
+        entry: Option<(usize, &[f32])>,
+    ) -> Result<(), Error> {
+        if spans.iter().any(|s| !s.session.belongs_to(&self.identity)) {
+            return Err(Error::ForeignSession);
+        }
+        // A panic inside a step leaves only workspace behind, which the next step overwrites.
+        let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
+        let Executor { backend, scratch } = &mut *executor;
+        let context = StepContext {
+            program: &self.program,
+            step_rows: self.step_rows,
+            cancel,
+            observer,
+            entry,
+        };
+        step::run(backend.as_mut(), scratch, spans, context)
+    }
+}
+
+/// One conversation of a model, driven token by token.
+pub struct ModelSession {
+    model: Arc<Model>,
+    session: Session,
+    cancel: Cancel,
+    chunk: usize,
+    logits: Vec<f32>,
+}
+
+impl ModelSession {
+    /// An empty conversation. Prompts run in chunks of `chunk` tokens (0 = all at once); `cancel`
+    /// ends whatever runs.
+    ///
+    /// # Errors
+    /// As [`Model::session`].
+    pub fn new(model: Arc<Model>, chunk: usize, cancel: Cancel) -> Result<ModelSession, Error> {
+        let session = model.session()?;
+        let logits = Vec::with_capacity(model.vocabulary());
+        let chunk = if chunk == 0 { usize::MAX } else { chunk };
+        Ok(ModelSession { model, session, cancel, chunk, logits })
+    }
+
+    /// The model.
+    #[must_use]
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// The conversation's state.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// The conversation's state, to roll it back or reserve room.
+    pub fn session_mut(&mut self) -> &mut Session {
+        &mut self.session
+    }
+
+    fn read(&mut self, tokens: &[u32]) -> Result<(), Error> {
+        if tokens.is_empty() {
+            return Err(Error::EmptySpan);
+        }
+        let before = self.session.position();
+        let chunks = tokens.len().div_ceil(self.chunk);
+        for (index, chunk) in tokens.chunks(self.chunk.min(tokens.len())).enumerate() {
+            let logits = if index + 1 == chunks { Logits::Last } else { Logits::None };
+            let span =
+                Span { session: &mut self.session, tokens: chunk, logits, out: &mut self.logits };
+            if let Err(error) = self.model.step(&mut [span], &self.cancel) {
+                self.session.truncate(before)?;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl crate::generate::LogitsSession for ModelSession {
+    type Error = Error;
+
+    fn vocabulary(&self) -> usize {
+        self.model.vocabulary()
+    }
+
+    fn position(&self) -> usize {
+        self.session.position()
+    }
+
+    fn context(&self) -> usize {
+        self.session.context()
+    }
+
+    fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
+        self.read(tokens)?;
+        Ok(&self.logits)
+    }
+
+    fn step(&mut self, token: u32) -> Result<&[f32], Error> {
+        self.read(&[token])?;
+        Ok(&self.logits)
+    }
+}
+
+fn setting(name: &'static str, message: &str) -> Error {
+    Error::Setting { name, message: message.to_owned() }
+}
+
+fn resolve_context(program: &Program, options: &Options) -> Result<usize, Error> {
+    let most = program.dims.context;
+    match options.context {
+        None => Ok(most),
+        Some(asked) if asked == 0 || asked > most => {
+            Err(setting("context", &format!("must be 1 to {most}, the most this model was made for")))
+        }
+        Some(asked) => Ok(asked),
+    }
+}
+
+fn resolve_threads(options: &Options) -> Result<usize, Error> {
+    match options.threads {
+        None => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
+        Some(threads @ 1..=1024) => Ok(threads),
+        Some(_) => Err(setting("threads", "must be 1 to 1024")),
+    }
+}
+
+fn resolve_isa(options: &Options) -> Result<Isa, Error> {
+    match options.isa {
+        None => Ok(Isa::detect()),
+        Some(isa) if isa.is_available() => Ok(isa),
+        Some(isa) => Err(Error::Isa {
+            isa: isa.name().to_owned(),
+            available: Isa::available().map(Isa::name).collect::<Vec<_>>().join(", "),
+        }),
+    }
+}
+
+fn check_memory(
+    program: &Program,
+    choices: &[Choice],
+    options: &Options,
+    workspace: u64,
+) -> Result<(), Error> {
+    let mut weights = 0u64;
+    for (operand, &choice) in program.operands.iter().zip(choices) {
+        weights += match options.backend {
+            BackendKind::Cpu => weights::resident_bytes(operand, choice)? as u64,
+            BackendKind::Reference => operand.elements() as u64 * 4,
+        };
+    }
+    // One page of state for every layer: the least a conversation needs to start.
+    let page = lamella_kernels::PAGE as u64 * state::bytes_per_token(program) as u64;
+    let need = weights + workspace + page + state::fixed_bytes(program) as u64;
+    let limit = MemoryLimit::resolve(options.memory_limit);
+    if need <= limit.bytes {
+        return Ok(());
+    }
+    Err(Error::Memory {
+        sum: format!(
+            "weights {weights} + workspace {workspace} + first state page {page} = {need} bytes ({})",
+            human_bytes(need)
+        ),
+        limit: limit.bytes,
+        origin: limit.origin,
+        advice: "Convert the model to a smaller encoding (`lamella convert`), or free memory"
+            .to_owned(),
+    })
+}
+
+fn elements_by_encoding(program: &Program, choices: &[Choice]) -> BTreeMap<&'static str, u64> {
+    let mut sums = BTreeMap::new();
+    for (operand, choice) in program.operands.iter().zip(choices) {
+        let encoding: Encoding = choice.resident;
+        *sums.entry(encoding.name()).or_insert(0) += operand.elements() as u64;
+    }
+    sums
+}

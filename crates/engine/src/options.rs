@@ -1,0 +1,81 @@
+//! How a model is opened.
+
+use lamella_kernels::Isa;
+use lamella_program::Encoding;
+
+/// Where the bytes of a wanted encoding may come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourcePolicy {
+    /// Stored packs where they exist, otherwise made at load.
+    #[default]
+    Auto,
+    /// Stored packs only: make nothing at load.
+    Stored,
+    /// Always made at load from the canonical operand, ignoring stored packs.
+    Transient,
+}
+
+/// Which backend computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BackendKind {
+    /// The kernels, on the best instruction set of the processor.
+    #[default]
+    Cpu,
+    /// Plain loops in f32: slow, and the oracle of the kernels.
+    Reference,
+}
+
+impl BackendKind {
+    /// The name used on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            BackendKind::Cpu => "cpu",
+            BackendKind::Reference => "reference",
+        }
+    }
+}
+
+/// How to open a model.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Encoding of the large operands; `None` takes what the model stores first (a checkpoint's
+    /// own type).
+    pub want: Option<Encoding>,
+    /// Where a wanted encoding may come from.
+    pub source: SourcePolicy,
+    /// Who computes.
+    pub backend: BackendKind,
+    /// Threads; `None` = all processors this process may use.
+    pub threads: Option<usize>,
+    /// Instruction set; `None` = the best one.
+    pub isa: Option<Isa>,
+    /// Bytes the model and its sessions may take; `None` = what the machine or container has.
+    pub memory_limit: Option<u64>,
+    /// Longest context of a session; `None` = the model's own.
+    pub context: Option<usize>,
+    /// Rows computed together; longer steps run in pieces of this size. Changes speed and
+    /// workspace, never results.
+    pub step_rows: usize,
+    /// Whether the digest of every record is checked as it is read.
+    pub check_digests: bool,
+}
+
+/// Rows computed together unless told otherwise.
+pub const DEFAULT_STEP_ROWS: usize = 512;
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            want: None,
+            source: SourcePolicy::Auto,
+            backend: BackendKind::Cpu,
+            threads: None,
+            isa: None,
+            memory_limit: None,
+            context: None,
+            step_rows: DEFAULT_STEP_ROWS,
+            check_digests: true,
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! One pass of a batch of spans through the layers.
+//!
+//! Everything the engine does is a shape of this call: prefill of a chunk, decode of one token,
+//! many conversations at once, verification of drafts. Rows of all spans go through a layer
+//! together; each distinct expert is applied once to all rows that chose it. The bits of a row do
+//! not depend on its company.
+
+use crate::backend::{Backend, Segment};
+use crate::cancel::Cancel;
+use crate::error::Error;
+use crate::state::Session;
+use lamella_kernels::any_non_finite;
+use lamella_program::Program;
+
+/// Which logits a span wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logits {
+    /// None: the span only fills state.
+    None,
+    /// Those after its last token.
+    Last,
+    /// Those after every token.
+    All,
+}
+
+/// Tokens to add to one conversation.
+pub struct Span<'a> {
+    /// The conversation.
+    pub session: &'a mut Session,
+    /// Tokens to read, at least one.
+    pub tokens: &'a [u32],
+    /// Which logits to compute.
+    pub logits: Logits,
+    /// Replaced by the logits, `[1 or tokens.len(), vocabulary]`; empty if none are wanted or the
+    /// step fails.
+    pub out: &'a mut Vec<f32>,
+}
+
+/// Sees the stream after each layer.
+pub trait Observer {
+    /// Called after layer `layer` with the rows of `span` that start at `position`,
+    /// `[rows, width]`.
+    ///
+    /// # Errors
+    /// An error ends the step as any failure does.
+    fn layer(
+        &mut self,
+        layer: usize,
+        span: usize,
+        position: usize,
+        hidden: &[f32],
+    ) -> Result<(), Error>;
+}
+
+/// What a step needs beside its spans.
+pub(crate) struct StepContext<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) step_rows: usize,
+    pub(crate) cancel: &'a Cancel,
+    pub(crate) observer: Option<&'a mut dyn Observer>,
+    /// Activations to enter with, and the layer they enter; `None` starts from the tokens.
+    pub(crate) entry: Option<(usize, &'a [f32])>,
+}
+
+/// Buffers a step reuses.
+#[derive(Default)]
+pub(crate) struct StepScratch {
+    segments: Vec<Segment>,
+    tokens: Vec<u32>,
+}
+
+/// Runs the step: all of it or, on failure or cancellation, nothing of it.
+pub(crate) fn run(
+    backend: &mut dyn Backend,
+    scratch: &mut StepScratch,
+    spans: &mut [Span<'_>],
+    mut context: StepContext<'_>,
+) -> Result<(), Error> {
+    for span in spans.iter_mut() {
+        span.out.clear();
+        validate(span, context.program)?;
+    }
+    for span in spans.iter_mut() {
+        span.session.begin();
+    }
+    let result = run_pieces(backend, scratch, spans, &mut context);
+    for span in spans.iter_mut() {
+        match result {
+            Ok(()) => span.session.commit(span.tokens.len()),
+            Err(_) => {
+                span.out.clear();
+                span.session.roll_back();
+            }
+        }
+    }
+    result
+}
+
+fn validate(span: &Span<'_>, program: &Program) -> Result<(), Error> {
+    if span.tokens.is_empty() {
+        return Err(Error::EmptySpan);
+    }
+    let (position, context) = (span.session.position(), span.session.context());
+    if span.tokens.len() > context - position {
+        return Err(Error::ContextLength { position, tokens: span.tokens.len(), context });
+    }
+    let vocabulary = program.dims.vocabulary;
+    match span.tokens.iter().position(|&id| id as usize >= vocabulary) {
+        Some(index) => Err(Error::TokenRange { id: span.tokens[index], index, vocabulary }),
+        None => Ok(()),
+    }
+}
+
+fn run_pieces(
+    backend: &mut dyn Backend,
+    scratch: &mut StepScratch,
+    spans: &mut [Span<'_>],
+    context: &mut StepContext<'_>,
+) -> Result<(), Error> {
+    for span in spans.iter_mut() {
+        span.session.reserve(span.session.position() + span.tokens.len())?;
+    }
+    // A cursor over all rows of all spans: (span, token within it).
+    let (mut span, mut token) = (0, 0);
+    while span < spans.len() {
+        scratch.segments.clear();
+        scratch.tokens.clear();
+        while span < spans.len() && scratch.tokens.len() < context.step_rows {
+            let tokens = &spans[span].tokens[token..];
+            let take = tokens.len().min(context.step_rows - scratch.tokens.len());
+            scratch.segments.push(Segment {
+                span,
+                position: spans[span].session.position() + token,
+                row: scratch.tokens.len(),
+                rows: take,
+            });
+            scratch.tokens.extend_from_slice(&tokens[..take]);
+            token += take;
+            if token == spans[span].tokens.len() {
+                (span, token) = (span + 1, 0);
+            }
+        }
+        run_piece(backend, scratch, spans, context)?;
+    }
+    Ok(())
+}
+
+fn run_piece(
+    backend: &mut dyn Backend,
+    scratch: &StepScratch,
+    spans: &mut [Span<'_>],
+    context: &mut StepContext<'_>,
+) -> Result<(), Error> {
+    let first_layer = match context.entry {
+        None => {
+            backend.embed(&scratch.tokens)?;
+            0
+        }
+        Some((layer, activations)) => {
+            // Only whole single-span steps enter with activations; `Model` has checked the size.
+            backend.load(activations);
+            layer
+        }
+    };
+    for index in first_layer..context.program.layers.len() {
+        context.cancel.check()?;
+        backend.layer(index, &scratch.segments, spans, context.cancel)?;
+        if any_non_finite(backend.hidden()) {
+            return Err(Error::NonFinite { place: format!("after layer {index}") });
+        }
+        if let Some(observer) = context.observer.as_deref_mut() {
+            let width = context.program.boundary.width;
+            for s in &scratch.segments {
+                let hidden = &backend.hidden()[s.row * width..(s.row + s.rows) * width];
+                observer.layer(index, s.span, s.position, hidden)?;
+            }
+        }
+    }
+    context.cancel.check()?;
+    for s in &scratch.segments {
+        let span = &mut spans[s.span];
+        let last = s.position + s.rows == span.session.position() + span.tokens.len();
+        let rows = match span.logits {
+            Logits::None => continue,
+            Logits::Last if !last => continue,
+            Logits::Last => s.row + s.rows - 1..s.row + s.rows,
+            Logits::All => s.row..s.row + s.rows,
+        };
+        let before = span.out.len();
+        backend.logits(rows, span.out)?;
+        if any_non_finite(&span.out[before..]) {
+            return Err(Error::NonFinite { place: "in the logits".to_owned() });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,267 @@
+//! From stored bytes to operands in memory: which encoding each one takes, and loading them.
+
+use crate::error::Error;
+use crate::memory::Buffer;
+use crate::options::{Options, SourcePolicy};
+use lamella_container::{Store, quant};
+use lamella_kernels::{Matrix, pack, packed_bytes};
+use lamella_program::encoding::Policy;
+use lamella_program::{Encoding, Operand, OperandId, Role};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
+
+/// How one operand comes into memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Choice {
+    /// What is read.
+    pub(crate) stored: Encoding,
+    /// What is computed with.
+    pub(crate) resident: Encoding,
+}
+
+/// Bytes of one loading job's progress.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenProgress {
+    /// Bytes in memory so far.
+    pub done: u64,
+    /// Bytes there will be.
+    pub total: u64,
+}
+
+/// Chooses for every operand of the store.
+///
+/// # Errors
+/// [`Error::EncodingUnavailable`] for the first operand that cannot be had as wanted.
+pub(crate) fn choose_all(store: &Store, options: &Options) -> Result<Vec<Choice>, Error> {
+    let operands = store.program().operands.iter().enumerate();
+    operands.map(|(i, o)| choose(o, store.encodings(OperandId(i as u32)), options)).collect()
+}
+
+fn choose(operand: &Operand, stored: &[Encoding], options: &Options) -> Result<Choice, Error> {
+    let unavailable = |want, reason: String| Error::EncodingUnavailable {
+        operand: operand.name.clone(),
+        want,
+        reason,
+    };
+    let canonical = stored.iter().copied().find(|e| !e.is_compiled());
+    let Some(&first) = stored.first() else {
+        return Err(unavailable(Encoding::F32, "the model stores no encoding of it".to_owned()));
+    };
+    if !operand.role.may_quantise() {
+        let source = canonical.unwrap_or(first);
+        return Ok(Choice { stored: source, resident: Encoding::F32 });
+    }
+    let Some(want) = options.want else {
+        return Ok(Choice { stored: first, resident: first });
+    };
+    let target = Policy::uniform(want).encoding(operand.role).unwrap_or(want);
+    let usable = options.source != SourcePolicy::Transient || !target.is_compiled();
+    if usable && stored.contains(&target) {
+        return Ok(Choice { stored: target, resident: target });
+    }
+    let list = stored.iter().map(|e| e.name()).collect::<Vec<_>>().join(", ");
+    if options.source == SourcePolicy::Stored {
+        let reason = format!("only {list} is stored, and making it at load was ruled out");
+        return Err(unavailable(target, reason));
+    }
+    match canonical {
+        Some(source) if target.is_compiled() => Ok(Choice { stored: source, resident: target }),
+        _ => {
+            let reason = format!("only {list} is stored; convert from the checkpoint again");
+            Err(unavailable(target, reason))
+        }
+    }
+}
+
+/// Bytes the operand takes in memory, all items.
+///
+/// # Errors
+/// [`Error::Setting`] if the size overflows.
+pub(crate) fn resident_bytes(operand: &Operand, choice: Choice) -> Result<usize, Error> {
+    item_bytes(operand, choice)?.checked_mul(operand.items()).ok_or_else(|| too_large(operand))
+}
+
+fn item_bytes(operand: &Operand, choice: Choice) -> Result<usize, Error> {
+    let bytes = match operand.role {
+        Role::Vector | Role::Kernel | Role::Table => operand.item_elements().checked_mul(4),
+        _ => packed_bytes(choice.resident, operand.rows(), operand.cols()),
+    };
+    bytes.and_then(|b| b.checked_next_multiple_of(64)).ok_or_else(|| too_large(operand))
+}
+
+fn too_large(operand: &Operand) -> Error {
+    Error::Setting {
+        name: "operand",
+        message: format!("{}: shape {:?} overflows memory", operand.name, operand.shape),
+    }
+}
+
+/// One item of an operand as f32, row-major.
+pub(crate) fn read_f32(
+    store: &Store,
+    id: OperandId,
+    item: usize,
+    choice: Choice,
+) -> Result<Vec<f32>, Error> {
+    let operand = store.program().operand(id);
+    let (rows, cols) = (operand.rows(), operand.cols());
+    let mut values = read_decoded(store, id, item, choice.stored)?;
+    if choice.resident.is_compiled() && choice.stored != choice.resident {
+        let size =
+            choice.resident.matrix_bytes(rows, cols).ok_or_else(|| too_large(operand))?;
+        let mut bytes = vec![0; size];
+        quant::quantise(choice.resident, rows, cols, &values, &mut bytes)?;
+        quant::decode(choice.resident, rows, cols, &bytes, &mut values)?;
+    }
+    Ok(values)
+}
+
+fn read_decoded(
+    store: &Store,
+    id: OperandId,
+    item: usize,
+    stored: Encoding,
+) -> Result<Vec<f32>, Error> {
+    let operand = store.program().operand(id);
+    let (rows, cols) = (operand.rows(), operand.cols());
+    let size = stored.matrix_bytes(rows, cols).ok_or_else(|| too_large(operand))?;
+    let mut bytes = vec![0; size];
+    store.read(id, item, stored, &mut bytes)?;
+    let mut values = vec![0.0; operand.item_elements()];
+    quant::decode(stored, rows, cols, &bytes, &mut values)?;
+    Ok(values)
+}
+
+/// An operand in memory, in kernel layout.
+pub(crate) struct Loaded {
+    encoding: Encoding,
+    rows: usize,
+    cols: usize,
+    item_bytes: usize,
+    data: Buffer,
+}
+
+impl Loaded {
+    /// One item as a matrix.
+    pub(crate) fn matrix(&self, item: usize) -> Matrix<'_> {
+        let data = &self.data[item * self.item_bytes..(item + 1) * self.item_bytes];
+        Matrix { encoding: self.encoding, rows: self.rows, cols: self.cols, data }
+    }
+
+    /// A vector operand's values.
+    pub(crate) fn vector(&self) -> &[f32] {
+        let count = self.rows * self.cols;
+        debug_assert!(self.encoding == Encoding::F32 && self.data.len() >= count * 4);
+        // SAFETY: the buffer is page-aligned, holds at least `count` f32, and every bit pattern
+        // is a valid f32.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr().cast::<f32>(), count) }
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.data.len() as u64
+    }
+}
+
+/// Reads every operand into memory with `threads` threads.
+pub(crate) fn load_all(
+    store: &Store,
+    choices: &[Choice],
+    threads: usize,
+    progress: &mut dyn FnMut(OpenProgress),
+) -> Result<Vec<Loaded>, Error> {
+    let mut loaded = Vec::with_capacity(choices.len());
+    for (operand, &choice) in store.program().operands.iter().zip(choices) {
+        loaded.push(Loaded {
+            encoding: choice.resident,
+            rows: operand.rows(),
+            cols: operand.cols(),
+            item_bytes: item_bytes(operand, choice)?,
+            data: Buffer::zeroed(resident_bytes(operand, choice)?)?,
+        });
+    }
+    let total = loaded.iter().map(Loaded::bytes).sum();
+    let mut jobs = Vec::new();
+    for (index, l) in loaded.iter_mut().enumerate() {
+        let id = OperandId(index as u32);
+        for (item, slot) in l.data.chunks_exact_mut(l.item_bytes).enumerate() {
+            jobs.push(Mutex::new(Job { id, item, choice: choices[index], slot }));
+        }
+    }
+    run_jobs(store, &jobs, threads, total, progress)?;
+    drop(jobs);
+    Ok(loaded)
+}
+
+struct Job<'b> {
+    id: OperandId,
+    item: usize,
+    choice: Choice,
+    slot: &'b mut [u8],
+}
+
+fn run_jobs(
+    store: &Store,
+    jobs: &[Mutex<Job<'_>>],
+    threads: usize,
+    total: u64,
+    progress: &mut dyn FnMut(OpenProgress),
+) -> Result<(), Error> {
+    let next = AtomicUsize::new(0);
+    let (sender, receiver) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, jobs.len().max(1)) {
+            let sender = sender.clone();
+            let next = &next;
+            scope.spawn(move || {
+                while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let mut job = job.lock().unwrap_or_else(PoisonError::into_inner);
+                    let result = load(store, &mut job).map(|()| job.slot.len() as u64);
+                    let failed = result.is_err();
+                    // The receiver hangs up after the first error; then there is no more to do.
+                    if sender.send(result).is_err() || failed {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut done = 0;
+        let result = receiver.iter().try_for_each(|finished| {
+            done += finished?;
+            progress(OpenProgress { done, total });
+            Ok(())
+        });
+        drop(receiver);
+        result
+    })
+}
+
+fn load(store: &Store, job: &mut Job<'_>) -> Result<(), Error> {
+    let operand = store.program().operand(job.id);
+    let (rows, cols) = (operand.rows(), operand.cols());
+    let Choice { stored, resident } = job.choice;
+    let stored_bytes = stored.matrix_bytes(rows, cols).ok_or_else(|| too_large(operand))?;
+    if stored.is_compiled() && stored == resident {
+        store.read(job.id, job.item, stored, &mut job.slot[..stored_bytes])?;
+        return Ok(());
+    }
+    if stored == resident && operand.role.may_quantise() {
+        let mut bytes = vec![0; stored_bytes];
+        store.read(job.id, job.item, stored, &mut bytes)?;
+        pack(stored, rows, cols, &bytes, job.slot);
+        return Ok(());
+    }
+    let values = read_decoded(store, job.id, job.item, stored)?;
+    if resident.is_compiled() {
+        let size = resident.matrix_bytes(rows, cols).ok_or_else(|| too_large(operand))?;
+        quant::quantise(resident, rows, cols, &values, &mut job.slot[..size])?;
+        return Ok(());
+    }
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    match operand.role {
+        Role::Vector | Role::Kernel | Role::Table => job.slot[..bytes.len()].copy_from_slice(&bytes),
+        _ => pack(Encoding::F32, rows, cols, &bytes, job.slot),
+    }
+    Ok(())
+}
