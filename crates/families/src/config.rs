@@ -1,0 +1,338 @@
+//! Reading `config.json` key by key. Every key must be read or be known to change nothing; what is
+//! left over is a defect.
+
+use lamella_program::Defect;
+use serde_json::{Map, Value};
+use std::collections::HashSet;
+
+/// Largest hidden size, head size or inner width that is believed.
+pub(crate) const MAX_WIDTH: usize = 1 << 20;
+/// Largest vocabulary that is believed.
+pub(crate) const MAX_VOCABULARY: usize = 1 << 24;
+/// Longest context that is believed, in tokens.
+pub(crate) const MAX_CONTEXT: usize = 1 << 30;
+/// Most attention heads that are believed.
+pub(crate) const MAX_HEADS: usize = 1 << 12;
+/// Most layers that are believed.
+pub(crate) const MAX_LAYERS: usize = 1 << 10;
+/// Most experts in a layer that are believed.
+pub(crate) const MAX_EXPERTS: usize = 1 << 12;
+
+/// Keys that change nothing in the computation of logits: training, bookkeeping, and token ids that
+/// the text layer takes from the tokenizer and generation files.
+const INERT_KEYS: &[&str] = &[
+    "_attn_implementation_autoset",
+    "_name_or_path",
+    "architectures",
+    "attention_dropout",
+    "bos_token_id",
+    "chunk_size_feed_forward",
+    "dtype",
+    "eos_token_id",
+    "finetuning_task",
+    "gradient_checkpointing",
+    "id2label",
+    "initializer_range",
+    "label2id",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "pad_token_id",
+    "problem_type",
+    "return_dict",
+    "router_aux_loss_coef",
+    "sep_token_id",
+    "task_specific_params",
+    "tokenizer_class",
+    "torch_dtype",
+    "torchscript",
+    "transformers_version",
+    "unsloth_fixed",
+    "unsloth_version",
+    "use_bfloat16",
+    "use_cache",
+];
+
+/// A value could not be used; the reader holds the defect that says why.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rejected;
+
+/// A JSON object and which of its keys have been read.
+///
+/// Getters record a defect and return [`Rejected`] for a value they cannot use, so a lowering can
+/// read everything first and give up afterwards.
+pub(crate) struct ConfigReader<'c> {
+    values: &'c Map<String, Value>,
+    prefix: String,
+    read: HashSet<&'c str>,
+    defects: Vec<Defect>,
+}
+
+impl<'c> ConfigReader<'c> {
+    /// A reader of the whole configuration.
+    pub(crate) fn new(values: &'c Map<String, Value>) -> Self {
+        let mut reader = Self::bare(values, String::new());
+        reader.ignore(INERT_KEYS);
+        reader
+    }
+
+    fn bare(values: &'c Map<String, Value>, prefix: String) -> Self {
+        ConfigReader {
+            values,
+            prefix,
+            read: HashSet::new(),
+            defects: Vec::new(),
+        }
+    }
+
+    /// Marks keys as known to change nothing.
+    pub(crate) fn ignore(&mut self, keys: &[&str]) {
+        for key in keys {
+            let _ = self.value(key);
+        }
+    }
+
+    /// A required whole number from 1 to `max`.
+    pub(crate) fn count(&mut self, key: &str, max: usize) -> Result<usize, Rejected> {
+        self.optional_count(key, max)?
+            .ok_or_else(|| self.missing(key))
+    }
+
+    /// A whole number from 1 to `max`; `None` where the key is absent or null.
+    pub(crate) fn optional_count(
+        &mut self,
+        key: &str,
+        max: usize,
+    ) -> Result<Option<usize>, Rejected> {
+        let Some(value) = self.present(key) else {
+            return Ok(None);
+        };
+        match value.as_u64().and_then(|n| usize::try_from(n).ok()) {
+            Some(n) if (1..=max).contains(&n) => Ok(Some(n)),
+            _ => Err(self.wrong(key, value, &format!("a whole number from 1 to {max}"))),
+        }
+    }
+
+    /// A required finite number above zero.
+    pub(crate) fn positive(&mut self, key: &str) -> Result<f64, Rejected> {
+        self.optional_positive(key)?
+            .ok_or_else(|| self.missing(key))
+    }
+
+    /// A finite number above zero, also after rounding to f32; `None` where the key is absent or
+    /// null.
+    pub(crate) fn optional_positive(&mut self, key: &str) -> Result<Option<f64>, Rejected> {
+        let Some(value) = self.present(key) else {
+            return Ok(None);
+        };
+        match value.as_f64() {
+            Some(x) if x as f32 > 0.0 && (x as f32).is_finite() => Ok(Some(x)),
+            _ => Err(self.wrong(key, value, "a number above 0 that an f32 can hold")),
+        }
+    }
+
+    /// A required `true` or `false`.
+    pub(crate) fn flag(&mut self, key: &str) -> Result<bool, Rejected> {
+        self.optional_flag(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    /// `true` or `false`; `None` where the key is absent or null.
+    pub(crate) fn optional_flag(&mut self, key: &str) -> Result<Option<bool>, Rejected> {
+        let Some(value) = self.present(key) else {
+            return Ok(None);
+        };
+        match value.as_bool() {
+            Some(flag) => Ok(Some(flag)),
+            None => Err(self.wrong(key, value, "true or false")),
+        }
+    }
+
+    /// Refuses any value of a required key but this one.
+    pub(crate) fn require(&mut self, key: &str, supported: &Value) {
+        match self.value(key) {
+            None => drop(self.missing(key)),
+            Some(value) if value == supported => {}
+            Some(value) => drop(self.wrong(key, value, &shown(supported))),
+        }
+    }
+
+    /// Refuses any value but this one; the key may be absent or null, which means the same.
+    pub(crate) fn require_if_present(&mut self, key: &str, supported: &Value) {
+        if let Some(value) = self.present(key)
+            && value != supported
+        {
+            let _ = self.wrong(key, value, &shown(supported));
+        }
+    }
+
+    /// The object under `key`; `None` where the key is absent or null. Hand it back to
+    /// [`absorb`](Self::absorb) when read.
+    pub(crate) fn object(&mut self, key: &str) -> Result<Option<ConfigReader<'c>>, Rejected> {
+        let Some(value) = self.present(key) else {
+            return Ok(None);
+        };
+        match value.as_object() {
+            Some(map) => Ok(Some(Self::bare(map, format!("{}{key}.", self.prefix)))),
+            None => Err(self.wrong(key, value, "an object")),
+        }
+    }
+
+    /// Takes over the defects of a nested reader, its unread keys included.
+    pub(crate) fn absorb(&mut self, nested: ConfigReader<'c>) {
+        self.defects.extend(nested.finish());
+    }
+
+    /// Records that the value of `key` cannot be used.
+    pub(crate) fn reject(&mut self, key: &str, message: impl Into<String>) -> Rejected {
+        let key = format!("{}{key}", self.prefix);
+        self.defects.push(Defect::ConfigValue {
+            key,
+            message: message.into(),
+        });
+        Rejected
+    }
+
+    /// Every defect found, then every key that nothing has read, in the file's order.
+    pub(crate) fn finish(mut self) -> Vec<Defect> {
+        for key in self.values.keys() {
+            if !self.read.contains(key.as_str()) {
+                self.defects
+                    .push(Defect::UnknownConfigKey(format!("{}{key}", self.prefix)));
+            }
+        }
+        self.defects
+    }
+
+    fn value(&mut self, key: &str) -> Option<&'c Value> {
+        let (key, value) = self.values.get_key_value(key)?;
+        self.read.insert(key);
+        Some(value)
+    }
+
+    fn present(&mut self, key: &str) -> Option<&'c Value> {
+        self.value(key).filter(|value| !value.is_null())
+    }
+
+    fn missing(&mut self, key: &str) -> Rejected {
+        self.reject(key, "is missing, and this family needs it")
+    }
+
+    fn wrong(&mut self, key: &str, value: &Value, needed: &str) -> Rejected {
+        self.reject(
+            key,
+            format!("is {}, but only {needed} can be used", shown(value)),
+        )
+    }
+}
+
+/// A value as JSON, cut short where it is long.
+pub(crate) fn shown(value: &Value) -> String {
+    const LONGEST: usize = 60;
+    let text = match value {
+        Value::Array(items) if items.len() > LONGEST => return "a long list".to_owned(),
+        Value::Object(map) if map.len() > LONGEST => return "a large object".to_owned(),
+        _ => value.to_string(),
+    };
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn map(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    fn messages(reader: ConfigReader<'_>) -> Vec<String> {
+        reader.finish().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn unread_keys_are_defects_and_inert_ones_are_not() {
+        let values =
+            map(json!({"a": 1, "use_cache": true, "b": {"c": 1}, "transformers_version": 4}));
+        let mut reader = ConfigReader::new(&values);
+        assert_eq!(reader.count("a", 1).unwrap(), 1);
+        assert_eq!(reader.finish(), [Defect::UnknownConfigKey("b".into())]);
+    }
+
+    #[test]
+    fn counts_are_whole_and_bounded() {
+        let values = map(
+            json!({"zero": 0, "minus": -1, "half": 1.5, "text": "3", "many": 11,
+            "huge": 1e30, "null": null, "fine": 10}),
+        );
+        for key in [
+            "zero", "minus", "half", "text", "many", "huge", "null", "absent",
+        ] {
+            let mut reader = ConfigReader::bare(&values, String::new());
+            assert!(reader.count(key, 10).is_err(), "{key}");
+            assert!(
+                reader.defects[0]
+                    .to_string()
+                    .starts_with(&format!("config.json: {key}: is "))
+            );
+        }
+        let mut reader = ConfigReader::bare(&values, String::new());
+        assert_eq!(reader.count("fine", 10).unwrap(), 10);
+        assert_eq!(reader.optional_count("null", 10).unwrap(), None);
+        assert_eq!(reader.optional_count("absent", 10).unwrap(), None);
+        assert!(reader.optional_count("many", 10).is_err());
+    }
+
+    #[test]
+    fn numbers_must_survive_f32() {
+        let values = map(
+            json!({"tiny": 1e-60, "big": 1e60, "zero": 0.0, "minus": -1.0, "fine": 1e-5, "whole": 3}),
+        );
+        let mut reader = ConfigReader::bare(&values, String::new());
+        for key in ["tiny", "big", "zero", "minus"] {
+            assert!(reader.positive(key).is_err(), "{key}");
+        }
+        assert_eq!(reader.positive("fine").unwrap(), 1e-5);
+        assert_eq!(reader.positive("whole").unwrap(), 3.0);
+    }
+
+    #[test]
+    fn nested_keys_are_named_in_full() {
+        let values = map(json!({"rope": {"theta": 0, "other": 1}}));
+        let mut reader = ConfigReader::new(&values);
+        let mut nested = reader.object("rope").unwrap().unwrap();
+        assert!(nested.positive("theta").is_err());
+        reader.absorb(nested);
+        let found = messages(reader);
+        assert!(found[0].contains("rope.theta: is 0"), "{found:?}");
+        assert!(found[1].contains("rope.other"), "{found:?}");
+    }
+
+    #[test]
+    fn only_the_supported_value_passes() {
+        let values = map(json!({"act": "gelu", "same": "silu", "null": null}));
+        let silu = json!("silu");
+        let mut reader = ConfigReader::new(&values);
+        reader.require("same", &silu);
+        reader.require_if_present("same", &silu);
+        reader.require_if_present("null", &silu);
+        reader.require_if_present("absent", &silu);
+        reader.require("act", &silu);
+        reader.require("null", &silu);
+        reader.require("absent", &silu);
+        let found = messages(reader);
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(
+            found[0].contains(r#"is "gelu", but only "silu""#),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn long_values_are_cut() {
+        assert!(shown(&json!("ä".repeat(100_000))).chars().count() < 70);
+        assert_eq!(shown(&json!([1, 2])), "[1,2]");
+    }
+}

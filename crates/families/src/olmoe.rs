@@ -1,0 +1,410 @@
+//! OLMoE (Muennighoff et al. 2024, "OLMoE: Open Mixture-of-Experts Language Models").
+//!
+//! Every layer is grouped-query attention and a mixture of experts, both behind a norm. Peculiar to
+//! it: queries and keys are normalised over the whole projected vector, all heads together; the
+//! optional clip comes after those norms and also holds values; the weights of the chosen experts
+//! are softmax probabilities over all experts, renormalised only where `norm_topk_prob` says so.
+
+use crate::config::{
+    ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
+    Rejected,
+};
+use crate::operands::Operands;
+use lamella_program::block::{
+    Attention, Block, Ffn, GatedActivation, GatedUnit, Layer, Mixer, QkNorm, QkNormScope, Residual,
+    Rope, RopePairing, RopePlace, Routed, Router, Scoring, Span, WeightRule,
+};
+use lamella_program::program::{Boundary, Dims, Entry, Exit, PROGRAM_VERSION};
+use lamella_program::{Program, Role, Slice, TensorInfo};
+use serde_json::json;
+use std::collections::HashSet;
+
+/// The configuration keys that this family computes with.
+struct Config {
+    hidden: usize,
+    layers: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    experts: usize,
+    top_k: usize,
+    /// Inner width of one expert.
+    width: usize,
+    vocabulary: usize,
+    context: usize,
+    eps: f32,
+    theta: f64,
+    clip: Option<f32>,
+    renormalise: bool,
+    tied_head: bool,
+}
+
+/// Lowers an OLMoE checkpoint.
+pub(crate) fn lower(
+    reader: &mut ConfigReader<'_>,
+    tensors: &[TensorInfo],
+) -> Result<Program, Rejected> {
+    let config = Config::read(reader)?;
+    let names: HashSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
+    config.check_size(reader, &names)?;
+    Ok(Lowering {
+        config: &config,
+        names,
+        operands: Operands::default(),
+    }
+    .program())
+}
+
+impl Config {
+    /// Reads all keys before giving up on any, so that every fault is reported.
+    fn read(c: &mut ConfigReader<'_>) -> Result<Config, Rejected> {
+        let hidden = c.count("hidden_size", MAX_WIDTH);
+        let layers = c.count("num_hidden_layers", MAX_LAYERS);
+        let heads = c.count("num_attention_heads", MAX_HEADS);
+        let kv_heads = c.optional_count("num_key_value_heads", MAX_HEADS);
+        let head_dim = c.optional_count("head_dim", MAX_WIDTH);
+        let experts = c.count("num_experts", MAX_EXPERTS);
+        let top_k = c.count("num_experts_per_tok", MAX_EXPERTS);
+        let width = c.count("intermediate_size", MAX_WIDTH);
+        let vocabulary = c.count("vocab_size", MAX_VOCABULARY);
+        let context = c.count("max_position_embeddings", MAX_CONTEXT);
+        let tied_head = c.optional_flag("tie_word_embeddings");
+        // Values that shape no tensor: a bad one is a defect, and the tensors are checked all the
+        // same with a stand-in that no program ever carries.
+        let eps = c.positive("rms_norm_eps").unwrap_or(1.0) as f32;
+        let clip = c
+            .optional_positive("clip_qkv")
+            .unwrap_or(None)
+            .map(|x| x as f32);
+        let renormalise = c.flag("norm_topk_prob").unwrap_or(false);
+        let theta = read_theta(c).unwrap_or(1.0);
+        c.require("hidden_act", &json!("silu"));
+        c.require_if_present("attention_bias", &json!(false));
+        let config = Config {
+            hidden: hidden?,
+            layers: layers?,
+            heads: heads?,
+            kv_heads: kv_heads?.unwrap_or(heads?),
+            head_dim: hidden? / heads?,
+            experts: experts?,
+            top_k: top_k?,
+            width: width?,
+            vocabulary: vocabulary?,
+            context: context?,
+            eps,
+            theta,
+            clip,
+            renormalise,
+            tied_head: tied_head?.unwrap_or(false),
+        };
+        config.check_geometry(c, head_dim?)?;
+        Ok(config)
+    }
+
+    /// Numbers that are usable one by one and contradict each other.
+    fn check_geometry(
+        &self,
+        c: &mut ConfigReader<'_>,
+        head_dim: Option<usize>,
+    ) -> Result<(), Rejected> {
+        let mut result = Ok(());
+        if !self.hidden.is_multiple_of(2 * self.heads) {
+            let message = format!(
+                "{} heads do not divide hidden_size {} into heads of an even size",
+                self.heads, self.hidden
+            );
+            result = Err(c.reject("num_attention_heads", message));
+        } else if head_dim.is_some_and(|n| n != self.head_dim) {
+            let message = format!(
+                "is not hidden_size / num_attention_heads = {}",
+                self.head_dim
+            );
+            result = Err(c.reject("head_dim", message));
+        }
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            let message = format!(
+                "{} query heads cannot share {} key heads",
+                self.heads, self.kv_heads
+            );
+            result = Err(c.reject("num_key_value_heads", message));
+        }
+        if self.top_k > self.experts {
+            let message = format!(
+                "{} experts cannot be chosen of {}",
+                self.top_k, self.experts
+            );
+            result = Err(c.reject("num_experts_per_tok", message));
+        }
+        result
+    }
+
+    /// Refuses a configuration that is far larger than the checkpoint, before anything of that size
+    /// is built. A few missing tensors are the closure check's to name.
+    fn check_size(&self, c: &mut ConfigReader<'_>, names: &HashSet<&str>) -> Result<(), Rejected> {
+        let fused = names.iter().any(|name| name.ends_with(FUSED_DOWN));
+        let per_layer = 9 + if fused { 2 } else { 3 * self.experts };
+        let needed = self.layers * per_layer;
+        if needed > 4 * names.len() + 4096 || self.layers * self.experts > 1 << 17 {
+            let message = format!(
+                "{} layers of {} experts need {needed} tensors, and the checkpoint has {}",
+                self.layers,
+                self.experts,
+                names.len()
+            );
+            return Err(c.reject("num_hidden_layers", message));
+        }
+        Ok(())
+    }
+}
+
+/// The rope base stands at the top level, or in `rope_parameters` as newer exporters write it.
+fn read_theta(c: &mut ConfigReader<'_>) -> Result<f64, Rejected> {
+    c.require_if_present("rope_scaling", &json!(null));
+    let top = c.optional_positive("rope_theta");
+    let nested = match c.object("rope_parameters")? {
+        None => None,
+        Some(mut rope) => {
+            let theta = rope.positive("rope_theta");
+            rope.require_if_present("rope_type", &json!("default"));
+            rope.require_if_present("partial_rotary_factor", &json!(1.0));
+            c.absorb(rope);
+            Some(theta?)
+        }
+    };
+    match (top?, nested) {
+        (Some(a), Some(b)) if a != b => Err(c.reject(
+            "rope_theta",
+            format!("is {a}, but rope_parameters.rope_theta is {b}"),
+        )),
+        (Some(theta), _) | (None, Some(theta)) => Ok(theta),
+        (None, None) => c.positive("rope_theta"),
+    }
+}
+
+/// Ends of the names that a re-export with stacked experts uses.
+const FUSED_GATE_UP: &str = "mlp.experts.gate_up_proj";
+const FUSED_DOWN: &str = "mlp.experts.down_proj";
+
+/// A checkpoint on its way to a program.
+struct Lowering<'a> {
+    config: &'a Config,
+    names: HashSet<&'a str>,
+    operands: Operands,
+}
+
+impl Lowering<'_> {
+    fn program(mut self) -> Program {
+        let c = self.config;
+        let table = [c.vocabulary, c.hidden];
+        let tensor = "model.embed_tokens.weight".to_owned();
+        let embedding = self
+            .operands
+            .matrix("embedding", Role::Embedding, tensor, table);
+        let layers = (0..c.layers).map(|index| self.layer(index)).collect();
+        let norm = self.operands.norm(
+            "final_norm",
+            "model.norm.weight".to_owned(),
+            c.hidden,
+            c.eps,
+        );
+        let head = if c.tied_head {
+            embedding
+        } else {
+            self.operands
+                .matrix("head", Role::Head, "lm_head.weight".to_owned(), table)
+        };
+        Program {
+            version: PROGRAM_VERSION,
+            family: "olmoe".to_owned(),
+            dims: Dims {
+                hidden: c.hidden,
+                vocabulary: c.vocabulary,
+                context: c.context,
+            },
+            boundary: Boundary {
+                state_schema: "olmoe/stream.v1".to_owned(),
+                width: c.hidden,
+                needs_token_ids: false,
+            },
+            entry: Entry {
+                embedding,
+                scale: None,
+                norm: None,
+                per_layer_embeddings: Vec::new(),
+            },
+            layers,
+            exit: Exit {
+                reduction: None,
+                norm: Some(norm),
+                head,
+                logits: c.vocabulary,
+                scale: None,
+                soft_cap: None,
+            },
+            operands: self.operands.finish(),
+            unused: Vec::new(),
+        }
+    }
+
+    fn layer(&mut self, index: usize) -> Layer {
+        let c = self.config;
+        let name = format!("layers.{index}");
+        let tensor = format!("model.layers.{index}");
+        let mut norm = |end: &str, source: &str| {
+            let source = format!("{tensor}.{source}.weight");
+            Some(
+                self.operands
+                    .norm(&format!("{name}.{end}"), source, c.hidden, c.eps),
+            )
+        };
+        let mixer_norm = norm("attention.norm", "input_layernorm");
+        let ffn_norm = norm("experts.norm", "post_attention_layernorm");
+        let attention = self.attention(&name, &tensor);
+        let routed = self.routed(&name, &tensor);
+        Layer {
+            residual: Residual::Plain,
+            mixer: Block {
+                pre_norm: mixer_norm,
+                body: Mixer::Attention(attention),
+                convolution: None,
+                post_norm: None,
+            },
+            ffn: Block {
+                pre_norm: ffn_norm,
+                body: Ffn::Routed(routed),
+                convolution: None,
+                post_norm: None,
+            },
+        }
+    }
+
+    fn attention(&mut self, name: &str, tensor: &str) -> Attention {
+        let c = self.config;
+        let (queries, keys) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
+        let operands = &mut self.operands;
+        let mut linear = |end: &str, source: &str, shape| {
+            let source = format!("{tensor}.self_attn.{source}.weight");
+            operands.linear(&format!("{name}.attention.{end}"), source, shape)
+        };
+        let query = linear("query", "q_proj", [queries, c.hidden]);
+        let key = linear("key", "k_proj", [keys, c.hidden]);
+        let value = linear("value", "v_proj", [keys, c.hidden]);
+        let output = linear("output", "o_proj", [c.hidden, queries]);
+        let mut norm = |end: &str, source: &str, len| {
+            let source = format!("{tensor}.self_attn.{source}.weight");
+            operands.norm(&format!("{name}.attention.{end}"), source, len, c.eps)
+        };
+        Attention {
+            heads: c.heads,
+            kv_heads: c.kv_heads,
+            head_dim: c.head_dim,
+            query,
+            key,
+            value,
+            output,
+            qk_norm: Some(QkNorm {
+                scope: QkNormScope::Projection,
+                query: norm("query_norm", "q_norm", queries),
+                key: norm("key_norm", "k_norm", keys),
+            }),
+            clip: c.clip,
+            rope: Some(Rope {
+                theta: c.theta,
+                dims: c.head_dim,
+                place: RopePlace::First,
+                pairing: RopePairing::Half,
+                yarn: None,
+            }),
+            scale: (1.0 / (c.head_dim as f64).sqrt()) as f32,
+            span: Span::Full,
+            sinks: None,
+            output_gate: None,
+            relative_bias: None,
+            convolutions: None,
+            position_scaling: None,
+            indexer: None,
+        }
+    }
+
+    fn routed(&mut self, name: &str, tensor: &str) -> Routed {
+        let c = self.config;
+        let router = self.operands.matrix(
+            &format!("{name}.router"),
+            Role::Router,
+            format!("{tensor}.mlp.gate.weight"),
+            [c.experts, c.hidden],
+        );
+        Routed {
+            router: Router {
+                weight: router,
+                scoring: Scoring::Softmax,
+                selection_bias: None,
+                groups: None,
+                hash_table: None,
+                weights: if c.renormalise {
+                    WeightRule::Normalised { eps: 0.0 }
+                } else {
+                    WeightRule::Raw
+                },
+                scale: None,
+                learned_scale: None,
+            },
+            experts: c.experts,
+            top_k: c.top_k,
+            unit: self.experts(name, tensor),
+            shared: Vec::new(),
+            latent: None,
+        }
+    }
+
+    /// The experts of one layer: three tensors an expert as released, or two stacked ones
+    /// (`[experts, 2 * width, hidden]` with the gate's rows first, and `[experts, hidden, width]`).
+    fn experts(&mut self, name: &str, tensor: &str) -> GatedUnit {
+        let c = self.config;
+        let (experts, width, hidden) = (c.experts, c.width, c.hidden);
+        let gate_up = format!("{tensor}.{FUSED_GATE_UP}");
+        let down = format!("{tensor}.{FUSED_DOWN}");
+        let fused = self.names.contains(gate_up.as_str()) || self.names.contains(down.as_str());
+        let single = |expert: usize, matrix: &str, shape: [usize; 2]| {
+            Slice::whole(
+                format!("{tensor}.mlp.experts.{expert}.{matrix}.weight"),
+                &shape,
+            )
+        };
+        let rows_of = |tensor: &str, shape: [usize; 3], start: usize, rows: usize| Slice {
+            tensor: tensor.to_owned(),
+            tensor_shape: shape.to_vec(),
+            start,
+            step: 1,
+            rows,
+        };
+        let stacked = [experts, 2 * width, hidden];
+        let gate_part = |e: usize| match fused {
+            true => rows_of(&gate_up, stacked, 2 * e * width, width),
+            false => single(e, "gate_proj", [width, hidden]),
+        };
+        let up_part = |e: usize| match fused {
+            true => rows_of(&gate_up, stacked, (2 * e + 1) * width, width),
+            false => single(e, "up_proj", [width, hidden]),
+        };
+        let down_part = |e: usize| match fused {
+            true => rows_of(&down, [experts, hidden, width], e * hidden, hidden),
+            false => single(e, "down_proj", [hidden, width]),
+        };
+        let operands = &mut self.operands;
+        let inner = [experts, width, hidden];
+        GatedUnit {
+            gate: operands.experts(&format!("{name}.experts.gate"), inner, gate_part),
+            up: operands.experts(&format!("{name}.experts.up"), inner, up_part),
+            down: operands.experts(
+                &format!("{name}.experts.down"),
+                [experts, hidden, width],
+                down_part,
+            ),
+            width,
+            activation: GatedActivation::Silu,
+            output_gate: None,
+            output_scale: None,
+        }
+    }
+}
