@@ -130,7 +130,9 @@ pub enum Defect {
         what: String,
     },
     /// A program written by a newer version.
-    #[error("program version {found} is newer than {PROGRAM_VERSION}, the newest this Lamella reads")]
+    #[error(
+        "program version {found} is newer than {PROGRAM_VERSION}, the newest this Lamella reads"
+    )]
     Version {
         /// The version found.
         found: u32,
@@ -140,7 +142,11 @@ pub enum Defect {
 /// Checks the program by itself: operands, shapes, geometry, known blocks.
 #[must_use]
 pub fn check(program: &Program) -> Vec<Defect> {
-    let mut checker = Checker { program, used: HashSet::new(), defects: Vec::new() };
+    let mut checker = Checker {
+        program,
+        used: HashSet::new(),
+        defects: Vec::new(),
+    };
     checker.program();
     checker.defects
 }
@@ -172,6 +178,7 @@ fn check_sources<'p>(
     defects: &mut Vec<Defect>,
 ) {
     let mut first: Option<&str> = None;
+    let mut mixed = false;
     for slice in operand.parts.iter().flatten() {
         let fresh = claimed.insert(slice.tensor.as_str());
         let Some(tensor) = table.get(slice.tensor.as_str()) else {
@@ -198,13 +205,13 @@ fn check_sources<'p>(
         }
         match first {
             None => first = Some(&tensor.dtype),
-            Some(dtype) if dtype != tensor.dtype => {
+            Some(dtype) if dtype != tensor.dtype && !mixed => {
+                mixed = true;
                 defects.push(Defect::MixedTypes {
                     operand: operand.name.clone(),
                     first: dtype.to_owned(),
                     second: tensor.dtype.clone(),
                 });
-                return;
             }
             Some(_) => {}
         }
@@ -248,7 +255,8 @@ impl Checker<'_> {
         self.exit();
         for (index, operand) in p.operands.iter().enumerate() {
             if !self.used.contains(&OperandId(index as u32)) {
-                self.defects.push(Defect::UnusedOperand(operand.name.clone()));
+                self.defects
+                    .push(Defect::UnusedOperand(operand.name.clone()));
             }
         }
     }
@@ -257,10 +265,14 @@ impl Checker<'_> {
         let mut names = HashSet::new();
         for operand in &self.program.operands {
             if !names.insert(operand.name.as_str()) {
-                self.defects.push(Defect::DuplicateOperand(operand.name.clone()));
+                self.defects
+                    .push(Defect::DuplicateOperand(operand.name.clone()));
             }
             if let Some(message) = part_mismatch(operand) {
-                self.defects.push(Defect::OperandParts { operand: operand.name.clone(), message });
+                self.defects.push(Defect::OperandParts {
+                    operand: operand.name.clone(),
+                    message,
+                });
             }
         }
     }
@@ -309,7 +321,10 @@ impl Checker<'_> {
 
     fn block<B>(&mut self, place: &str, block: &Block<B>) {
         let hidden = self.program.dims.hidden;
-        for (name, norm) in [("pre_norm", &block.pre_norm), ("post_norm", &block.post_norm)] {
+        for (name, norm) in [
+            ("pre_norm", &block.pre_norm),
+            ("post_norm", &block.post_norm),
+        ] {
             if let Some(norm) = norm {
                 self.norm(&format!("{place}.{name}"), norm, hidden);
             }
@@ -367,15 +382,24 @@ impl Checker<'_> {
     fn routed(&mut self, place: &str, r: &Routed) {
         let hidden = self.program.dims.hidden;
         if r.top_k == 0 || r.top_k > r.experts {
-            self.geometry(place, format!("{} experts chosen of {}", r.top_k, r.experts));
+            self.geometry(
+                place,
+                format!("{} experts chosen of {}", r.top_k, r.experts),
+            );
         }
         self.expect(place, r.router.weight, &[r.experts, hidden]);
         for (present, what) in [
-            (r.router.scoring != crate::block::Scoring::Softmax, "this router scoring"),
+            (
+                r.router.scoring != crate::block::Scoring::Softmax,
+                "this router scoring",
+            ),
             (r.router.selection_bias.is_some(), "a router selection bias"),
             (r.router.groups.is_some(), "grouped routing"),
             (r.router.hash_table.is_some(), "hash routing"),
-            (matches!(r.router.weights, WeightRule::WithShared { .. }), "shared-expert weights"),
+            (
+                matches!(r.router.weights, WeightRule::WithShared { .. }),
+                "shared-expert weights",
+            ),
             (r.router.learned_scale.is_some(), "a learned router scale"),
             (r.latent.is_some(), "latent experts"),
             (!r.shared.is_empty(), "shared experts"),
@@ -426,7 +450,10 @@ impl Checker<'_> {
         self.used.insert(id);
         match self.program.operands.get(id.index()) {
             None => {
-                self.defects.push(Defect::DanglingOperand { place: place.to_owned(), id: id.0 });
+                self.defects.push(Defect::DanglingOperand {
+                    place: place.to_owned(),
+                    id: id.0,
+                });
             }
             Some(operand) if operand.shape != expected => {
                 self.defects.push(Defect::OperandShape {
@@ -441,7 +468,10 @@ impl Checker<'_> {
     }
 
     fn geometry(&mut self, place: &str, message: String) {
-        self.defects.push(Defect::Geometry { place: place.to_owned(), message });
+        self.defects.push(Defect::Geometry {
+            place: place.to_owned(),
+            message,
+        });
     }
 
     fn unsupported(&mut self, place: &str, what: &str) {
@@ -457,17 +487,31 @@ fn part_mismatch(operand: &Operand) -> Option<String> {
     if operand.shape.is_empty() || operand.shape.contains(&0) {
         return Some(format!("shape {:?} has no elements", operand.shape));
     }
-    if operand.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).is_none() {
+    if operand
+        .shape
+        .iter()
+        .try_fold(1usize, |n, &d| n.checked_mul(d))
+        .is_none()
+    {
         return Some(format!("shape {:?} overflows", operand.shape));
     }
     if operand.role == Role::Expert && operand.shape.len() != 3 {
-        return Some(format!("shape {:?} is not [experts, out, in]", operand.shape));
+        return Some(format!(
+            "shape {:?} is not [experts, out, in]",
+            operand.shape
+        ));
     }
     if operand.parts.len() != operand.items() {
-        return Some(format!("{} parts for {} items", operand.parts.len(), operand.items()));
+        return Some(format!(
+            "{} parts for {} items",
+            operand.parts.len(),
+            operand.items()
+        ));
     }
     for part in &operand.parts {
-        let rows = part.iter().try_fold(0usize, |sum, s| sum.checked_add(s.rows));
+        let rows = part
+            .iter()
+            .try_fold(0usize, |sum, s| sum.checked_add(s.rows));
         if rows != Some(operand.rows()) || part.iter().any(|s| s.cols() != operand.cols()) {
             return Some("its slices do not add up to its shape".to_owned());
         }
@@ -489,9 +533,10 @@ fn part_mismatch(operand: &Operand) -> Option<String> {
 /// Rows of the tensor a slice is taken from, 0 where the count overflows.
 fn tensor_rows(slice: &crate::operand::Slice) -> usize {
     match slice.tensor_shape.split_last() {
-        Some((_, leading)) if !leading.is_empty() => {
-            leading.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).unwrap_or(0)
-        }
+        Some((_, leading)) if !leading.is_empty() => leading
+            .iter()
+            .try_fold(1usize, |n, &d| n.checked_mul(d))
+            .unwrap_or(0),
         _ => 1,
     }
 }

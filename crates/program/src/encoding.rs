@@ -52,8 +52,13 @@ pub enum Encoding {
 
 impl Encoding {
     /// Every encoding, in the order they are listed to users.
-    pub const ALL: [Encoding; 5] =
-        [Encoding::F32, Encoding::F16, Encoding::Bf16, Encoding::Q8, Encoding::Q4];
+    pub const ALL: [Encoding; 5] = [
+        Encoding::F32,
+        Encoding::F16,
+        Encoding::Bf16,
+        Encoding::Q8,
+        Encoding::Q4,
+    ];
 
     /// The name used on the command line and in files.
     #[must_use]
@@ -114,7 +119,9 @@ impl Encoding {
     #[must_use]
     pub fn matrix_bytes(self, rows: usize, cols: usize) -> Option<usize> {
         match self.element_bytes() {
-            None => rows.div_ceil(TILE_ROWS).checked_mul(self.row_block_bytes(cols)?),
+            None => rows
+                .div_ceil(TILE_ROWS)
+                .checked_mul(self.row_block_bytes(cols)?),
             Some(bytes) => rows.checked_mul(cols)?.checked_mul(bytes),
         }
     }
@@ -141,8 +148,17 @@ impl Policy {
     /// the head, which touch every token and cost little, take at least 8 bits.
     #[must_use]
     pub fn uniform(encoding: Encoding) -> Policy {
-        let edge = if encoding == Encoding::Q4 { Encoding::Q8 } else { encoding };
-        Policy { linear: encoding, expert: encoding, embedding: edge, head: edge }
+        let edge = if encoding == Encoding::Q4 {
+            Encoding::Q8
+        } else {
+            encoding
+        };
+        Policy {
+            linear: encoding,
+            expert: encoding,
+            embedding: edge,
+            head: edge,
+        }
     }
 
     /// The encoding of an operand with this role; `None` for operands that are never quantised.
@@ -162,7 +178,9 @@ impl Policy {
 /// [`PLANE_ALIGN`]. `None` on overflow.
 #[must_use]
 pub fn scale_plane_bytes(groups: usize) -> Option<usize> {
-    groups.checked_mul(TILE_ROWS * 2)?.checked_next_multiple_of(PLANE_ALIGN)
+    groups
+        .checked_mul(TILE_ROWS * 2)?
+        .checked_next_multiple_of(PLANE_ALIGN)
 }
 
 impl std::fmt::Display for Encoding {
@@ -178,8 +196,14 @@ mod tests {
     #[test]
     fn compiled_matrices_cost_the_documented_bits() {
         let weights = 2048 * 1024;
-        assert_eq!(Encoding::Q8.matrix_bytes(2048, 1024).unwrap() * 16, weights * 17);
-        assert_eq!(Encoding::Q4.matrix_bytes(2048, 1024).unwrap() * 16, weights * 9);
+        assert_eq!(
+            Encoding::Q8.matrix_bytes(2048, 1024).unwrap() * 16,
+            weights * 17
+        );
+        assert_eq!(
+            Encoding::Q4.matrix_bytes(2048, 1024).unwrap() * 16,
+            weights * 9
+        );
     }
 
     #[test]

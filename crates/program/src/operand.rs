@@ -41,7 +41,10 @@ impl Role {
     /// Whether a compiled (integer) encoding is allowed.
     #[must_use]
     pub fn may_quantise(self) -> bool {
-        matches!(self, Role::Embedding | Role::Head | Role::Linear | Role::Expert)
+        matches!(
+            self,
+            Role::Embedding | Role::Head | Role::Linear | Role::Expert
+        )
     }
 }
 
@@ -67,8 +70,18 @@ impl Slice {
     /// All of `tensor`.
     #[must_use]
     pub fn whole(tensor: impl Into<String>, shape: &[usize]) -> Slice {
-        let rows = if shape.len() < 2 { 1 } else { shape[..shape.len() - 1].iter().product() };
-        Slice { tensor: tensor.into(), tensor_shape: shape.to_vec(), start: 0, step: 1, rows }
+        let rows = if shape.len() < 2 {
+            1
+        } else {
+            shape[..shape.len() - 1].iter().product()
+        };
+        Slice {
+            tensor: tensor.into(),
+            tensor_shape: shape.to_vec(),
+            start: 0,
+            step: 1,
+            rows,
+        }
     }
 
     /// Columns of the tensor seen as a matrix.
@@ -98,14 +111,22 @@ impl Operand {
     /// Number of stacked items: experts for [`Role::Expert`], otherwise 1.
     #[must_use]
     pub fn items(&self) -> usize {
-        if self.role == Role::Expert { self.shape.first().copied().unwrap_or(0) } else { 1 }
+        if self.role == Role::Expert {
+            self.shape.first().copied().unwrap_or(0)
+        } else {
+            1
+        }
     }
 
     /// Rows of one item seen as a matrix (a vector is one row).
     #[must_use]
     pub fn rows(&self) -> usize {
         let dims = self.item_shape();
-        if dims.len() < 2 { 1 } else { dims[..dims.len() - 1].iter().product() }
+        if dims.len() < 2 {
+            1
+        } else {
+            dims[..dims.len() - 1].iter().product()
+        }
     }
 
     /// Columns of one item seen as a matrix: the reduction length of a linear map.
@@ -127,6 +148,10 @@ impl Operand {
     }
 
     fn item_shape(&self) -> &[usize] {
-        if self.role == Role::Expert { self.shape.get(1..).unwrap_or(&[]) } else { &self.shape }
+        if self.role == Role::Expert {
+            self.shape.get(1..).unwrap_or(&[])
+        } else {
+            &self.shape
+        }
     }
 }

@@ -78,7 +78,11 @@ impl StateShape {
             StateShape::Rows { .. } => 0,
             StateShape::Ring { rows, width } => rows * width * 4,
             StateShape::Matrix { heads, rows, cols } => heads * rows * cols * 4,
-            StateShape::Compressed { raw_width, raw_rows, .. } => raw_width * raw_rows * 4,
+            StateShape::Compressed {
+                raw_width,
+                raw_rows,
+                ..
+            } => raw_width * raw_rows * 4,
             StateShape::TokenHistory { tokens } => tokens * 4,
         }
     }
@@ -94,19 +98,39 @@ impl StateShape {
 #[must_use]
 pub fn layer_state(layer: &Layer) -> Vec<StateItem> {
     let mut items = Vec::new();
-    let mut push = |name: &str, shape| items.push(StateItem { name: name.to_owned(), shape });
+    let mut push = |name: &str, shape| {
+        items.push(StateItem {
+            name: name.to_owned(),
+            shape,
+        })
+    };
     match &layer.mixer.body {
         Mixer::Attention(a) => {
             let width = a.kv_heads * a.head_dim;
             let shape = match a.span {
                 Span::Full => StateShape::Rows { width },
-                Span::Sliding { window } => StateShape::Ring { rows: window, width },
+                Span::Sliding { window } => StateShape::Ring {
+                    rows: window,
+                    width,
+                },
             };
             push("key", shape.clone());
             push("value", shape);
             if let Some(c) = &a.convolutions {
-                push("conv.key", StateShape::Ring { rows: c.key.taps - 1, width });
-                push("conv.value", StateShape::Ring { rows: c.value.taps - 1, width });
+                push(
+                    "conv.key",
+                    StateShape::Ring {
+                        rows: c.key.taps - 1,
+                        width,
+                    },
+                );
+                push(
+                    "conv.value",
+                    StateShape::Ring {
+                        rows: c.value.taps - 1,
+                        width,
+                    },
+                );
             }
             if let Some(ix) = &a.indexer {
                 push(
@@ -121,18 +145,32 @@ pub fn layer_state(layer: &Layer) -> Vec<StateItem> {
             }
         }
         Mixer::LatentAttention(a) => {
-            push("latent", StateShape::Rows { width: a.latent_dim + a.rope_dim });
+            push(
+                "latent",
+                StateShape::Rows {
+                    width: a.latent_dim + a.rope_dim,
+                },
+            );
             if let Some(crate::block::LatentSelection::Own(ix)) = &a.selection {
                 push("index", StateShape::Rows { width: ix.head_dim });
             }
         }
         Mixer::CompressedAttention(a) => {
-            push("window", StateShape::Ring { rows: a.window, width: a.head_dim });
+            push(
+                "window",
+                StateShape::Ring {
+                    rows: a.window,
+                    width: a.head_dim,
+                },
+            );
             if let Some(c) = &a.compressor {
                 push("compressed", compressor_state(c, a.head_dim));
             }
             if let Some(ix) = &a.indexer {
-                push("index", compressor_state(&ix.compressor, ix.indexer.head_dim));
+                push(
+                    "index",
+                    compressor_state(&ix.compressor, ix.indexer.head_dim),
+                );
             }
         }
         Mixer::Kda(d) | Mixer::GatedDeltaNet(d) => {
@@ -141,14 +179,26 @@ pub fn layer_state(layer: &Layer) -> Vec<StateItem> {
                 d.key_heads * d.key_dim,
                 d.value_heads * d.value_dim,
             ];
-            for ((name, conv), width) in
-                ["conv.query", "conv.key", "conv.value"].iter().zip(&d.convolutions).zip(widths)
+            for ((name, conv), width) in ["conv.query", "conv.key", "conv.value"]
+                .iter()
+                .zip(&d.convolutions)
+                .zip(widths)
             {
-                push(name, StateShape::Ring { rows: (conv.taps - 1) * conv.dilation, width });
+                push(
+                    name,
+                    StateShape::Ring {
+                        rows: (conv.taps - 1) * conv.dilation,
+                        width,
+                    },
+                );
             }
             push(
                 "recurrent",
-                StateShape::Matrix { heads: d.value_heads, rows: d.key_dim, cols: d.value_dim },
+                StateShape::Matrix {
+                    heads: d.value_heads,
+                    rows: d.key_dim,
+                    cols: d.value_dim,
+                },
             );
         }
     }
@@ -170,11 +220,21 @@ fn compressor_state(c: &crate::block::Compressor, width: usize) -> StateShape {
 /// Bytes of state one more token costs, over all layers.
 #[must_use]
 pub fn bytes_per_token(program: &Program) -> usize {
-    program.layers.iter().flat_map(layer_state).map(|item| item.shape.bytes_per_token()).sum()
+    program
+        .layers
+        .iter()
+        .flat_map(layer_state)
+        .map(|item| item.shape.bytes_per_token())
+        .sum()
 }
 
 /// Bytes of state a conversation costs before its first token, over all layers.
 #[must_use]
 pub fn fixed_bytes(program: &Program) -> usize {
-    program.layers.iter().flat_map(layer_state).map(|item| item.shape.fixed_bytes()).sum()
+    program
+        .layers
+        .iter()
+        .flat_map(layer_state)
+        .map(|item| item.shape.fixed_bytes())
+        .sum()
 }

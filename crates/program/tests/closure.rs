@@ -26,17 +26,29 @@ impl Table {
         } else {
             vec![vec![Slice::whole(name, shape)]]
         };
-        self.0.push(Operand { name: name.to_owned(), shape: shape.to_vec(), role, parts });
+        self.0.push(Operand {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            role,
+            parts,
+        });
         OperandId(self.0.len() as u32 - 1)
     }
 
     fn linear(&mut self, name: &str, rows: usize, cols: usize) -> Linear {
-        Linear { weight: self.add(name, &[rows, cols], Role::Linear), bias: None }
+        Linear {
+            weight: self.add(name, &[rows, cols], Role::Linear),
+            bias: None,
+        }
     }
 
     fn norm(&mut self, name: &str) -> RmsNorm {
         let weight = Some(self.add(name, &[HIDDEN], Role::Vector));
-        RmsNorm { weight, eps: 1e-5, unit_offset: false }
+        RmsNorm {
+            weight,
+            eps: 1e-5,
+            unit_offset: false,
+        }
     }
 }
 
@@ -112,22 +124,41 @@ fn program() -> Program {
     Program {
         version: PROGRAM_VERSION,
         family: "made up".to_owned(),
-        dims: Dims { hidden: HIDDEN, vocabulary: VOCABULARY, context: 64 },
+        dims: Dims {
+            hidden: HIDDEN,
+            vocabulary: VOCABULARY,
+            context: 64,
+        },
         boundary: Boundary {
             state_schema: "made-up/1".to_owned(),
             width: HIDDEN,
             needs_token_ids: false,
         },
-        entry: Entry { embedding, scale: None, norm: None, per_layer_embeddings: Vec::new() },
+        entry: Entry {
+            embedding,
+            scale: None,
+            norm: None,
+            per_layer_embeddings: Vec::new(),
+        },
         layers,
-        exit: Exit { reduction: None, norm, head, logits: VOCABULARY, scale: None, soft_cap: None },
+        exit: Exit {
+            reduction: None,
+            norm,
+            head,
+            logits: VOCABULARY,
+            scale: None,
+            soft_cap: None,
+        },
         operands: t.0,
         unused: Vec::new(),
     }
 }
 
 fn tensors(program: &Program) -> Vec<TensorInfo> {
-    let slices = program.operands.iter().flat_map(|o| o.parts.iter().flatten());
+    let slices = program
+        .operands
+        .iter()
+        .flat_map(|o| o.parts.iter().flatten());
     slices
         .map(|s| TensorInfo {
             name: s.tensor.clone(),
@@ -157,7 +188,12 @@ fn a_closed_program_has_no_defects_and_survives_json() {
 fn unknown_fields_in_a_stored_program_are_refused() {
     let mut json = serde_json::to_value(program()).unwrap();
     json["layers"][0]["mixer"]["body"]["surprise"] = 1.into();
-    assert!(serde_json::from_value::<Program>(json).unwrap_err().to_string().contains("surprise"));
+    assert!(
+        serde_json::from_value::<Program>(json)
+            .unwrap_err()
+            .to_string()
+            .contains("surprise")
+    );
 }
 
 #[test]
@@ -180,7 +216,10 @@ fn every_missing_tensor_is_its_own_defect() {
 fn unclaimed_misshaped_and_mistyped_tensors_are_reported_together() {
     let program = program();
     let mut table = tensors(&program);
-    table.push(TensorInfo { name: "extra".to_owned(), ..table[0].clone() });
+    table.push(TensorInfo {
+        name: "extra".to_owned(),
+        ..table[0].clone()
+    });
     table[1].shape = vec![9, 9];
     table[2].dtype = "F8_E4M3".to_owned();
     table[2].encoding = None;
@@ -207,7 +246,10 @@ fn check_damage(damage: impl FnOnce(&mut Program), expected: &str) {
     let mut program = program();
     damage(&mut program);
     let texts: Vec<String> = check(&program).iter().map(ToString::to_string).collect();
-    assert!(texts.iter().any(|t| t.contains(expected)), "{expected}: {texts:?}");
+    assert!(
+        texts.iter().any(|t| t.contains(expected)),
+        "{expected}: {texts:?}"
+    );
 }
 
 #[test]
@@ -215,11 +257,17 @@ fn contradictions_inside_a_program_are_named() {
     check_damage(|p| p.version = PROGRAM_VERSION + 1, "newer");
     check_damage(|p| p.dims.context = 0, "context is zero");
     check_damage(|p| p.layers.clear(), "number of layers is zero");
-    check_damage(|p| p.exit.head = OperandId(999), "operand number 999 does not exist");
+    check_damage(
+        |p| p.exit.head = OperandId(999),
+        "operand number 999 does not exist",
+    );
     check_damage(|p| p.exit.logits = VOCABULARY + 1, "12 logits of 11 rows");
     check_damage(|p| attention(p).kv_heads = 3, "cannot share");
     check_damage(|p| attention(p).head_dim = 0, "is zero");
-    check_damage(|p| attention(p).span = Span::Sliding { window: 4 }, "sliding attention");
+    check_damage(
+        |p| attention(p).span = Span::Sliding { window: 4 },
+        "sliding attention",
+    );
     check_damage(|p| p.operands[3].name = "q".to_owned(), "used twice");
     check_damage(|p| p.operands[0].shape = vec![usize::MAX, 8], "overflows");
     check_damage(|p| p.operands[0].shape = vec![0, 8], "no elements");
@@ -250,5 +298,9 @@ fn state_sums_follow_the_declaration() {
     // Keys and values of two heads of two channels, f32.
     assert_eq!(state::bytes_per_token(&program), 2 * 4 * 4);
     assert_eq!(state::fixed_bytes(&program), 0);
-    assert!(state::layer_state(&program.layers[0]).iter().all(|i| i.shape.truncates()));
+    assert!(
+        state::layer_state(&program.layers[0])
+            .iter()
+            .all(|i| i.shape.truncates())
+    );
 }
