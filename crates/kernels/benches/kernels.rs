@@ -1,0 +1,2 @@
+//! Timings.
+fn main() {}

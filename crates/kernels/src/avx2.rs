@@ -1,0 +1,252 @@
+//! AVX2 with FMA and F16C: a tile column is a pair of registers.
+
+use std::arch::x86_64::*;
+
+use crate::lanes::{Lanes, unroll};
+use crate::tile::{GROUP_SCALES, Machine, Tile};
+
+/// Sixteen f32 in two registers: lanes 0..8 and 8..16.
+#[derive(Clone, Copy)]
+pub(crate) struct Ymm2(__m256, __m256);
+
+impl Ymm2 {
+    #[inline(always)]
+    unsafe fn bits(self) -> (__m256i, __m256i) {
+        // SAFETY: the instruction set is the caller's promise.
+        unsafe { (_mm256_castps_si256(self.0), _mm256_castps_si256(self.1)) }
+    }
+    #[inline(always)]
+    unsafe fn of_bits(a: __m256i, b: __m256i) -> Self {
+        // SAFETY: the instruction set is the caller's promise.
+        unsafe { Ymm2(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b)) }
+    }
+}
+
+// SAFETY (all blocks of this impl): the trait's contract is this instruction set and the element
+// counts of the pointers; all accesses are unaligned ones.
+#[allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "one contract for all, stated above"
+)]
+impl Lanes for Ymm2 {
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        unsafe { Ymm2(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        unsafe { Ymm2(_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        unsafe {
+            _mm256_storeu_ps(p, self.0);
+            _mm256_storeu_ps(p.add(8), self.1);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> Self {
+        unsafe {
+            let low = _mm_loadu_si128(p.cast());
+            let high = _mm_loadu_si128(p.add(16).cast());
+            Ymm2(_mm256_cvtph_ps(low), _mm256_cvtph_ps(high))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_pairs(p: *const u8) -> (Self, Self) {
+        unsafe {
+            let a = _mm256_loadu_si256(p.cast());
+            let b = _mm256_loadu_si256(p.add(32).cast());
+            let mask = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            let first = Ymm2::of_bits(_mm256_slli_epi32::<16>(a), _mm256_slli_epi32::<16>(b));
+            (
+                first,
+                Ymm2::of_bits(_mm256_and_si256(a, mask), _mm256_and_si256(b, mask)),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        unsafe { Ymm2(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        unsafe { Ymm2(_mm256_sub_ps(self.0, b.0), _mm256_sub_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        unsafe { Ymm2(_mm256_mul_ps(self.0, b.0), _mm256_mul_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        unsafe { Ymm2(_mm256_div_ps(self.0, b.0), _mm256_div_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn fma(self, b: Self, c: Self) -> Self {
+        unsafe {
+            Ymm2(
+                _mm256_fmadd_ps(self.0, b.0, c.0),
+                _mm256_fmadd_ps(self.1, b.1, c.1),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn max(self, b: Self) -> Self {
+        unsafe { Ymm2(_mm256_max_ps(self.0, b.0), _mm256_max_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn min(self, b: Self) -> Self {
+        unsafe { Ymm2(_mm256_min_ps(self.0, b.0), _mm256_min_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn exp2_of_magic(self) -> Self {
+        unsafe {
+            let (a, b) = self.bits();
+            let one = _mm256_castps_si256(_mm256_set1_ps(1.0));
+            let a = _mm256_add_epi32(_mm256_slli_epi32::<23>(a), one);
+            Ymm2::of_bits(a, _mm256_add_epi32(_mm256_slli_epi32::<23>(b), one))
+        }
+    }
+    #[inline(always)]
+    unsafe fn max_abs_bits(self, b: Self) -> u32 {
+        unsafe {
+            let ((a0, a1), (b0, b1)) = (self.bits(), b.bits());
+            let magnitude = _mm256_set1_epi32(i32::MAX);
+            let clear = |x| _mm256_and_si256(x, magnitude);
+            let m = _mm256_max_epu32(clear(a0), clear(a1));
+            let m = _mm256_max_epu32(m, _mm256_max_epu32(clear(b0), clear(b1)));
+            let m = _mm_max_epu32(_mm256_castsi256_si128(m), _mm256_extracti128_si256::<1>(m));
+            let m = _mm_max_epu32(m, _mm_shuffle_epi32::<0b01_00_11_10>(m));
+            let m = _mm_max_epu32(m, _mm_shuffle_epi32::<0b10_11_00_01>(m));
+            _mm_cvtsi128_si32(m) as u32
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_codes(self, p: *mut i8) {
+        unsafe {
+            let (a, b) = self.bits();
+            // The low byte of each 32-bit lane, gathered to the front of its 128-bit half.
+            let low = _mm256_set1_epi32(0x0c08_0400);
+            let a = _mm256_shuffle_epi8(a, low);
+            let b = _mm256_shuffle_epi8(b, low);
+            let quads = _mm256_unpacklo_epi32(a, b);
+            let order = _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5);
+            let packed = _mm256_permutevar8x32_epi32(quads, order);
+            _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(packed));
+        }
+    }
+}
+
+/// A processor with AVX2, FMA and F16C.
+pub(crate) struct Avx2;
+
+/// The float accumulation of one group: one product of scales, one fused multiply-add.
+#[inline(always)]
+unsafe fn scaled(dot: (__m256i, __m256i), scale_w: Ymm2, scale_x: f32, acc: Ymm2) -> Ymm2 {
+    // SAFETY: the instruction set is the caller's promise.
+    unsafe {
+        let scale = scale_w.mul(Ymm2::splat(scale_x));
+        Ymm2(_mm256_cvtepi32_ps(dot.0), _mm256_cvtepi32_ps(dot.1)).fma(scale, acc)
+    }
+}
+
+/// Exact dots of a q8 group: `|w| * (sign(w) x)` keeps every 16-bit pair sum within 32,512.
+#[inline(always)]
+unsafe fn q8_dot(codes: *const u8, x: *const u8, _offset: i32) -> (__m256i, __m256i) {
+    // SAFETY: 512 code and 32 input bytes; the instruction set is the caller's promise.
+    unsafe {
+        let bias = _mm256_set1_epi8(-128);
+        let ones = _mm256_set1_epi16(1);
+        let mut acc = [_mm256_setzero_si256(); 2];
+        for q in 0..8 {
+            let quad = _mm256_set1_epi32(x.cast::<i32>().add(q).read_unaligned());
+            unroll!(H < 2, {
+                let raw = _mm256_loadu_si256(codes.add(64 * q + 32 * H).cast());
+                let w = _mm256_xor_si256(raw, bias);
+                let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(quad, w));
+                acc[H] = _mm256_add_epi32(acc[H], _mm256_madd_epi16(pairs, ones));
+            });
+        }
+        (acc[0], acc[1])
+    }
+}
+
+/// Exact dots of a q4 group: a pair sum is at most `2 * 15 * 127`, eight of them fit in 16 bits.
+#[inline(always)]
+unsafe fn q4_dot(codes: *const u8, x: *const u8, offset: i32) -> (__m256i, __m256i) {
+    // SAFETY: 256 code and 32 input bytes; the instruction set is the caller's promise.
+    unsafe {
+        let low = _mm256_set1_epi8(0x0f);
+        let mut pairs = [_mm256_setzero_si256(); 2];
+        for p in 0..4 {
+            let quad = x.cast::<i32>().add(2 * p);
+            let even = _mm256_set1_epi32(quad.read_unaligned());
+            let odd = _mm256_set1_epi32(quad.add(1).read_unaligned());
+            unroll!(H < 2, {
+                let packed = _mm256_loadu_si256(codes.add(64 * p + 32 * H).cast());
+                let first = _mm256_and_si256(packed, low);
+                let second = _mm256_and_si256(_mm256_srli_epi16::<4>(packed), low);
+                let sum = _mm256_add_epi16(
+                    _mm256_maddubs_epi16(first, even),
+                    _mm256_maddubs_epi16(second, odd),
+                );
+                pairs[H] = _mm256_add_epi16(pairs[H], sum);
+            });
+        }
+        let ones = _mm256_set1_epi16(1);
+        let start = _mm256_set1_epi32(offset);
+        let a = _mm256_add_epi32(start, _mm256_madd_epi16(pairs[0], ones));
+        (
+            a,
+            _mm256_add_epi32(start, _mm256_madd_epi16(pairs[1], ones)),
+        )
+    }
+}
+
+macro_rules! integer_tile {
+    ($name:ident, $dot:ident, $code_bytes:literal, $offsets:ident) => {
+        #[inline(always)]
+        unsafe fn $name<const T: usize, const R: usize>(tile: &Tile) {
+            // SAFETY: `Tile` describes readable operands of these shapes and a writable output.
+            unsafe {
+                let mut acc = [[Ymm2::splat(0.0); T]; R];
+                let plane = tile.scale_plane_bytes();
+                for g in 0..tile.groups() {
+                    unroll!(R_ < R, {
+                        let block = tile.weights.add(R_ * tile.block_bytes);
+                        let codes = block.add(plane + g * $code_bytes);
+                        let scale_w = Ymm2::load_f16(block.add(g * GROUP_SCALES));
+                        unroll!(T_ < T, {
+                            let x = tile.x[T_].add(32 * g);
+                            let dot = $dot(codes, x, *tile.$offsets[T_].add(g));
+                            let scale_x = *tile.scales[T_].add(g);
+                            acc[R_][T_] = scaled(dot, scale_w, scale_x, acc[R_][T_]);
+                        });
+                    });
+                }
+                unroll!(R_ < R, {
+                    unroll!(T_ < T, {
+                        acc[R_][T_].store(tile.out.add(16 * (R_ * T + T_)));
+                    });
+                });
+            }
+        }
+    };
+}
+
+integer_tile!(q8_tile, q8_dot, 512, offsets8);
+integer_tile!(q4_tile, q4_dot, 256, offsets4);
+
+impl Machine for Avx2 {
+    type L = Ymm2;
+    #[inline(always)]
+    unsafe fn q8_tile<const T: usize, const R: usize>(tile: &Tile) {
+        // SAFETY: the same contract.
+        unsafe { q8_tile::<T, R>(tile) }
+    }
+    #[inline(always)]
+    unsafe fn q4_tile<const T: usize, const R: usize>(tile: &Tile) {
+        // SAFETY: the same contract.
+        unsafe { q4_tile::<T, R>(tile) }
+    }
+}

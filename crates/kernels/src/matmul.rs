@@ -1,0 +1,330 @@
+//! Matrix products: the loop over tiles, and what is done with their results.
+
+use std::ops::Range;
+
+use lamella_program::encoding::TILE_ROWS;
+
+use crate::Kernels;
+use crate::elementary::silu_lanes;
+use crate::lanes::{LANES, Lanes};
+use crate::pack::{Matrix, block_bytes, packed_bytes};
+use crate::quantise::QuantisedRows;
+use crate::rows::{Rows, SharedRows};
+use crate::tile::{MAX_BLOCKS, MAX_TOKENS, Machine, Tile, TileShape, format_index};
+
+/// The input rows of a product.
+#[derive(Clone, Copy)]
+pub enum Input<'a> {
+    /// f32 rows, for canonical encodings.
+    F32 {
+        /// The rows.
+        x: &'a [f32],
+        /// Distance of rows in elements.
+        stride: usize,
+    },
+    /// Quantised rows, for compiled encodings.
+    Quantised(&'a QuantisedRows),
+}
+
+/// What becomes of a product `y`.
+#[derive(Clone, Copy, Debug)]
+pub enum Epilogue<'a> {
+    /// `out = y`.
+    Store,
+    /// `out = out + y`.
+    Add,
+    /// `out = fma(w[t], y, out)` with one weight for each row taking part.
+    AddScaled(&'a [f32]),
+}
+
+/// The work of one call, checked.
+pub(crate) struct Job<'a> {
+    first: &'a Matrix<'a>,
+    /// With a second matrix the result is `silu(first x) * (second x)`.
+    second: Option<&'a Matrix<'a>>,
+    shapes: &'a [TileShape],
+    blocks: Range<usize>,
+    input: Input<'a>,
+    rows: Rows<'a>,
+    out: &'a SharedRows<'a>,
+    out_rows: Rows<'a>,
+    epilogue: Epilogue<'a>,
+}
+
+impl Kernels {
+    /// `y[t] = W x[rows[t]]` for every `t`, restricted to the 16-row blocks `blocks` of the
+    /// outputs, then `epilogue` into row `out_rows[t]` of `out`.
+    ///
+    /// Canonical encodings take [`Input::F32`], compiled ones [`Input::Quantised`]. Rows of
+    /// `out_rows` may repeat; they are taken in order.
+    ///
+    /// # Panics
+    /// If shapes, lengths or the kind of input do not fit together.
+    ///
+    /// # Safety
+    /// While it runs nothing else accesses the elements it writes: columns
+    /// `16 * blocks.start .. min(16 * blocks.end, rows)` of the rows `out_rows` of `out`.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "each is an independent axis of the product"
+    )]
+    pub unsafe fn matmul(
+        &self,
+        matrix: &Matrix<'_>,
+        blocks: Range<usize>,
+        input: Input<'_>,
+        rows: Rows<'_>,
+        out: &SharedRows<'_>,
+        out_rows: Rows<'_>,
+        epilogue: Epilogue<'_>,
+    ) {
+        let shapes = self.check(matrix, &blocks, input, rows, out, out_rows);
+        if let Epilogue::AddScaled(weights) = epilogue {
+            assert_eq!(weights.len(), rows.len(), "one weight for each row");
+        }
+        let second = None;
+        let first = matrix;
+        let job = Job {
+            first,
+            second,
+            shapes,
+            blocks,
+            input,
+            rows,
+            out,
+            out_rows,
+            epilogue,
+        };
+        // SAFETY: checked shapes; exclusive outputs are the caller's promise; `Kernels` vouches
+        // for the instruction set.
+        unsafe { (self.table().matmul)(&job) }
+    }
+
+    /// `silu(gate x) * (up x)` for every row taking part, restricted to the output blocks
+    /// `blocks`, into row `t` of `out`.
+    ///
+    /// # Panics
+    /// If shapes, lengths or the kind of input do not fit together.
+    ///
+    /// # Safety
+    /// As for [`Kernels::matmul`].
+    pub unsafe fn gated(
+        &self,
+        gate: &Matrix<'_>,
+        up: &Matrix<'_>,
+        blocks: Range<usize>,
+        input: Input<'_>,
+        rows: Rows<'_>,
+        out: &SharedRows<'_>,
+    ) {
+        let out_rows = Rows::First(rows.len());
+        let shapes = self.check(gate, &blocks, input, rows, out, out_rows);
+        self.check(up, &blocks, input, rows, out, out_rows);
+        assert!(
+            gate.encoding == up.encoding && gate.rows == up.rows,
+            "gate and up differ"
+        );
+        let (first, second, epilogue) = (gate, Some(up), Epilogue::Store);
+        let job = Job {
+            first,
+            second,
+            shapes,
+            blocks,
+            input,
+            rows,
+            out,
+            out_rows,
+            epilogue,
+        };
+        // SAFETY: checked shapes; exclusive outputs are the caller's promise; `Kernels` vouches
+        // for the instruction set.
+        unsafe { (self.table().matmul)(&job) }
+    }
+
+    /// Checks that the parts of a product fit together; the tiles for its encoding.
+    fn check(
+        &self,
+        matrix: &Matrix<'_>,
+        blocks: &Range<usize>,
+        input: Input<'_>,
+        rows: Rows<'_>,
+        out: &SharedRows<'_>,
+        out_rows: Rows<'_>,
+    ) -> &'static [TileShape] {
+        let Matrix { encoding, cols, .. } = *matrix;
+        let bytes = packed_bytes(encoding, matrix.rows, cols);
+        assert!(
+            bytes.is_some_and(|b| b <= matrix.data.len()),
+            "matrix data is too short"
+        );
+        assert!(
+            blocks.start <= blocks.end && blocks.end <= matrix.blocks(),
+            "{blocks:?}"
+        );
+        let available = match input {
+            Input::F32 { x, stride } => {
+                assert!(!encoding.is_compiled(), "{encoding} takes quantised inputs");
+                match x.len().checked_sub(cols) {
+                    None => 0,
+                    Some(_) if stride == 0 => 1,
+                    Some(rest) => rest / stride + 1,
+                }
+            }
+            Input::Quantised(x) => {
+                assert!(encoding.is_compiled(), "{encoding} takes f32 inputs");
+                assert_eq!(x.cols(), cols, "inputs of a row");
+                x.rows()
+            }
+        };
+        assert!(
+            rows.all_below(available),
+            "an input row is out of range ({available} rows)"
+        );
+        assert_eq!(rows.len(), out_rows.len(), "rows in and out");
+        assert!(
+            out_rows.all_below(out.rows()),
+            "an output row is out of range"
+        );
+        assert!(
+            matrix.rows <= out.width(),
+            "{} outputs, {} columns",
+            matrix.rows,
+            out.width()
+        );
+        match format_index(encoding) {
+            Some(i) => self.table().tiles[i],
+            None => panic!("no kernels for {encoding}"),
+        }
+    }
+}
+
+/// The largest number of input rows that a tile takes of `n`.
+#[inline(always)]
+fn tokens_of(shapes: &[TileShape], n: usize) -> usize {
+    shapes
+        .iter()
+        .map(|s| s.tokens)
+        .find(|tokens| *tokens <= n)
+        .unwrap_or(1)
+}
+
+/// The widest tile for exactly `tokens` input rows and at most `blocks` blocks.
+#[inline(always)]
+fn shape_of(shapes: &[TileShape], tokens: usize, blocks: usize) -> &TileShape {
+    let fits = |s: &&TileShape| s.tokens == tokens && s.blocks <= blocks;
+    match shapes.iter().find(fits) {
+        Some(shape) => shape,
+        None => panic!("no tile for {tokens} rows"),
+    }
+}
+
+impl Job<'_> {
+    /// Points a tile at `tokens` input rows from the `t`th on.
+    #[inline(always)]
+    fn aim(&self, tile: &mut Tile, t: usize, tokens: usize) {
+        for i in 0..tokens {
+            let row = self.rows.get(t + i);
+            match self.input {
+                Input::F32 { x, stride } => tile.x[i] = x[row * stride..].as_ptr().cast(),
+                Input::Quantised(x) => {
+                    tile.x[i] = x.codes(row).as_ptr().cast();
+                    tile.scales[i] = x.scales(row).as_ptr();
+                    tile.offsets8[i] = x.offsets8(row).as_ptr();
+                    tile.offsets4[i] = x.offsets4(row).as_ptr();
+                }
+            }
+        }
+    }
+
+    /// Applies the epilogue to the results of a tile: `[shape.blocks][shape.tokens][16]`, for
+    /// output rows from the `t`th on and blocks from `block` on.
+    #[inline(always)]
+    unsafe fn finish<M: Machine>(
+        &self,
+        shape: &TileShape,
+        t: usize,
+        block: usize,
+        y: *const f32,
+        up: Option<*const f32>,
+    ) {
+        for r in 0..shape.blocks {
+            let column = (block + r) * TILE_ROWS;
+            let n = TILE_ROWS.min(self.first.rows - column);
+            for i in 0..shape.tokens {
+                let at = LANES * (r * shape.tokens + i);
+                // SAFETY: the tile holds this lane group; the output element range was checked.
+                unsafe {
+                    let y = M::L::load(y.add(at));
+                    let out = self.out.at(self.out_rows.get(t + i), column);
+                    let result = match (up, self.epilogue) {
+                        (Some(up), _) => silu_lanes(y).mul(M::L::load(up.add(at))),
+                        (None, Epilogue::Store) => y,
+                        (None, Epilogue::Add) => M::L::load_part(out, n, 0.0).add(y),
+                        (None, Epilogue::AddScaled(weights)) => {
+                            M::L::splat(weights[t + i]).fma(y, M::L::load_part(out, n, 0.0))
+                        }
+                    };
+                    result.store_part(out, n);
+                }
+            }
+        }
+    }
+}
+
+/// Tile results on the stack.
+#[repr(C, align(64))]
+struct Results([f32; LANES * MAX_TOKENS * MAX_BLOCKS]);
+
+/// # Safety
+/// The instruction set of `M`; a checked job.
+#[inline(always)]
+pub(crate) unsafe fn matmul<M: Machine>(job: &Job<'_>) {
+    let cols = job.first.cols;
+    let stride = block_bytes(job.first.encoding, cols).unwrap_or(0);
+    let n = job.rows.len();
+    let mut results = [const { Results([0.0; LANES * MAX_TOKENS * MAX_BLOCKS]) }; 2];
+    let [first, second] = &mut results;
+    let mut tile = Tile {
+        weights: std::ptr::null(),
+        block_bytes: stride,
+        cols,
+        x: [std::ptr::null(); MAX_TOKENS],
+        scales: [std::ptr::null(); MAX_TOKENS],
+        offsets8: [std::ptr::null(); MAX_TOKENS],
+        offsets4: [std::ptr::null(); MAX_TOKENS],
+        out: std::ptr::null_mut(),
+    };
+    let lead = shape_of(job.shapes, tokens_of(job.shapes, n), MAX_BLOCKS).blocks;
+    let mut block = job.blocks.start;
+    while block < job.blocks.end {
+        // These blocks stay in cache while all input rows pass.
+        let end = job.blocks.end.min(block + lead);
+        let mut t = 0;
+        while t < n {
+            let tokens = tokens_of(job.shapes, n - t);
+            job.aim(&mut tile, t, tokens);
+            let mut b = block;
+            while b < end {
+                let shape = shape_of(job.shapes, tokens, end - b);
+                // SAFETY: the matrix holds `shape.blocks` blocks from `b` on, the input rows were
+                // checked, the results hold the largest tile.
+                unsafe {
+                    tile.weights = job.first.data.as_ptr().add(b * stride);
+                    tile.out = first.0.as_mut_ptr();
+                    (shape.run)(&tile);
+                    let mut up = None;
+                    if let Some(matrix) = job.second {
+                        tile.weights = matrix.data.as_ptr().add(b * stride);
+                        tile.out = second.0.as_mut_ptr();
+                        (shape.run)(&tile);
+                        up = Some(second.0.as_ptr());
+                    }
+                    job.finish::<M>(shape, t, b, first.0.as_ptr(), up);
+                }
+                b += shape.blocks;
+            }
+            t += tokens;
+        }
+        block = end;
+    }
+}

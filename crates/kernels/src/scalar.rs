@@ -1,0 +1,128 @@
+//! The portable implementation and the reference for all others: plain arrays, one lane at a
+//! time.
+
+use crate::lanes::{LANES, Lanes};
+use crate::tile::{Machine, Tile, q4_tile_plain, q8_tile_plain};
+
+/// Sixteen f32 in an array.
+#[derive(Clone, Copy)]
+pub(crate) struct Array([f32; LANES]);
+
+impl Array {
+    #[inline(always)]
+    fn zip(self, b: Self, op: impl Fn(f32, f32) -> f32) -> Self {
+        Array(std::array::from_fn(|i| op(self.0[i], b.0[i])))
+    }
+}
+
+/// An IEEE binary16 as f32, exactly.
+pub(crate) fn f16_to_f32(bits: u16) -> f32 {
+    let sign = u32::from(bits & 0x8000) << 16;
+    let exponent = u32::from(bits >> 10) & 0x1f;
+    let mantissa = u32::from(bits & 0x3ff);
+    match exponent {
+        // A subnormal is `mantissa * 2^-24`, which f32 holds exactly.
+        0 => {
+            let value = mantissa as f32 * f32::from_bits(0x3380_0000);
+            f32::from_bits(value.to_bits() | sign)
+        }
+        31 => f32::from_bits(sign | 0x7f80_0000 | (mantissa << 13)),
+        _ => f32::from_bits(sign | ((exponent + 112) << 23) | (mantissa << 13)),
+    }
+}
+
+impl Lanes for Array {
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        Array([x; LANES])
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: 16 readable elements are the caller's promise.
+        Array(unsafe { p.cast::<[f32; LANES]>().read_unaligned() })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: 16 writable elements are the caller's promise.
+        unsafe { p.cast::<[f32; LANES]>().write_unaligned(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> Self {
+        // SAFETY: 32 readable bytes are the caller's promise.
+        let bits = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
+        Array(bits.map(|b| f16_to_f32(u16::from_le(b))))
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_pairs(p: *const u8) -> (Self, Self) {
+        // SAFETY: 64 readable bytes are the caller's promise.
+        let pairs = unsafe { p.cast::<[u32; LANES]>().read_unaligned() }.map(u32::from_le);
+        let first = pairs.map(|pair| f32::from_bits(pair << 16));
+        let second = pairs.map(|pair| f32::from_bits(pair & 0xffff_0000));
+        (Array(first), Array(second))
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        self.zip(b, |x, y| x + y)
+    }
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        self.zip(b, |x, y| x - y)
+    }
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        self.zip(b, |x, y| x * y)
+    }
+    #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        self.zip(b, |x, y| x / y)
+    }
+    #[inline(always)]
+    unsafe fn fma(self, b: Self, c: Self) -> Self {
+        Array(std::array::from_fn(|i| self.0[i].mul_add(b.0[i], c.0[i])))
+    }
+    #[inline(always)]
+    unsafe fn max(self, b: Self) -> Self {
+        self.zip(b, |x, y| if x > y { x } else { y })
+    }
+    #[inline(always)]
+    unsafe fn min(self, b: Self) -> Self {
+        self.zip(b, |x, y| if x < y { x } else { y })
+    }
+    #[inline(always)]
+    unsafe fn exp2_of_magic(self) -> Self {
+        Array(
+            self.0
+                .map(|x| f32::from_bits((x.to_bits() << 23).wrapping_add(1.0f32.to_bits()))),
+        )
+    }
+    #[inline(always)]
+    unsafe fn max_abs_bits(self, b: Self) -> u32 {
+        self.0
+            .iter()
+            .chain(&b.0)
+            .fold(0, |most, x| most.max(x.abs().to_bits()))
+    }
+    #[inline(always)]
+    unsafe fn store_codes(self, p: *mut i8) {
+        let codes = self.0.map(|x| x.to_bits() as i8);
+        // SAFETY: 16 writable bytes are the caller's promise.
+        unsafe { p.cast::<[i8; LANES]>().write_unaligned(codes) }
+    }
+}
+
+/// The portable machine.
+pub(crate) struct Scalar;
+
+impl Machine for Scalar {
+    type L = Array;
+    #[inline(always)]
+    unsafe fn q8_tile<const T: usize, const R: usize>(tile: &Tile) {
+        // SAFETY: the same contract.
+        unsafe { q8_tile_plain::<T, R>(tile) }
+    }
+    #[inline(always)]
+    unsafe fn q4_tile<const T: usize, const R: usize>(tile: &Tile) {
+        // SAFETY: the same contract.
+        unsafe { q4_tile_plain::<T, R>(tile) }
+    }
+}

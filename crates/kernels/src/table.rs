@@ -1,0 +1,134 @@
+//! The compiled kernels of each instruction set, as tables of functions.
+
+use crate::attention::{Head, Query};
+use crate::matmul::Job;
+use crate::quantise::RowTarget;
+use crate::tile::TileShape;
+use crate::vector::{Map, NormWeight};
+
+/// The kernels of one instruction set. Every function needs that instruction set.
+pub(crate) struct Table {
+    /// Tiles by encoding, most input rows first, then most blocks first.
+    pub tiles: [&'static [TileShape]; 5],
+    pub matmul: unsafe fn(&Job<'_>),
+    pub quantise_row: unsafe fn(&[f32], &RowTarget),
+    pub rms_norm: unsafe fn(*const f32, usize, NormWeight<'_>, f32, *mut f32),
+    pub softmax: unsafe fn(&mut [f32]),
+    pub max_and_sum: unsafe fn(&[f32]) -> (f32, f32),
+    pub max_value: unsafe fn(&[f32]) -> f32,
+    pub map: unsafe fn(Map, &mut [f32], Option<&[f32]>),
+    pub rotate_half: unsafe fn(&mut [f32], &[f32], &[f32]),
+    pub rotate_adjacent: unsafe fn(&mut [f32], &[f32], &[f32]),
+    pub attend: unsafe fn(&Head<'_>, &mut [Query<'_>], &mut [f32]),
+}
+
+/// Compiles every kernel for the machine `$machine` under the attributes `$attribute`, in a module
+/// of its own. The tile shapes are `(input rows, blocks)`.
+macro_rules! compile {
+    (
+        $(#[$attribute:meta])* mod $name:ident for $machine:ty,
+        floats $floats:tt, integers $integers:tt
+    ) => {
+        pub(crate) mod $name {
+            use super::*;
+            use crate::tile::{Bf16, F16, F32, Format, Q4, Q8};
+            use crate::{attention, matmul, quantise, rope, vector};
+
+            compile!(@wrap $(#[$attribute])* for $machine:
+                fn matmul = matmul::matmul(job: &Job<'_>);
+                fn quantise_row = quantise::quantise_row(x: &[f32], target: &RowTarget);
+                fn rms_norm = vector::rms_norm(
+                    x: *const f32, n: usize, w: NormWeight<'_>, eps: f32, out: *mut f32);
+                fn softmax = vector::softmax(x: &mut [f32]);
+                fn max_and_sum = vector::max_and_sum(x: &[f32]) -> (f32, f32);
+                fn max_value = vector::max_value(x: &[f32]) -> f32;
+                fn map = vector::map(map: Map, y: &mut [f32], x: Option<&[f32]>);
+                fn rotate_half = rope::rotate_half(x: &mut [f32], cos: &[f32], sin: &[f32]);
+                fn rotate_adjacent =
+                    rope::rotate_adjacent(x: &mut [f32], cos: &[f32], sin: &[f32]);
+                fn attend = attention::attend(
+                    head: &Head<'_>, queries: &mut [Query<'_>], scratch: &mut [f32]);
+            );
+
+            $(#[$attribute])*
+            unsafe fn tile<F: Format, const T: usize, const R: usize>(
+                tile: &crate::tile::Tile,
+            ) {
+                // SAFETY: this function has the machine's instruction set; the rest is the
+                // caller's promise.
+                unsafe { F::tile::<$machine, T, R>(tile) }
+            }
+
+            pub(crate) static TABLE: Table = Table {
+                tiles: [
+                    &compile!(@tiles F32, $floats),
+                    &compile!(@tiles F16, $floats),
+                    &compile!(@tiles Bf16, $floats),
+                    &compile!(@tiles Q8, $integers),
+                    &compile!(@tiles Q4, $integers),
+                ],
+                matmul,
+                quantise_row,
+                rms_norm,
+                softmax,
+                max_and_sum,
+                max_value,
+                map,
+                rotate_half,
+                rotate_adjacent,
+                attend,
+            };
+        }
+    };
+    (@tiles $format:ty, [$(($tokens:literal, $blocks:literal)),*]) => {
+        [$(TileShape { tokens: $tokens, blocks: $blocks, run: tile::<$format, $tokens, $blocks> }),*]
+    };
+    (@wrap $(#[$attribute:meta])* for $machine:ty: $(
+        fn $name:ident = $module:ident :: $body:ident ($($arg:ident : $type:ty),*)
+            $(-> $result:ty)?;
+    )*) => {
+        compile!(@each [$(#[$attribute])*] $machine; $(
+            fn $name = $module :: $body ($($arg : $type),*) $(-> $result)?;
+        )*);
+    };
+    (@each $attributes:tt $machine:ty; $(
+        fn $name:ident = $module:ident :: $body:ident ($($arg:ident : $type:ty),*)
+            $(-> $result:ty)?;
+    )*) => {
+        $( compile!(@one $attributes $machine; fn $name = $module :: $body
+            ($($arg : $type),*) $(-> $result)?); )*
+    };
+    (@one [$(#[$attribute:meta])*] $machine:ty;
+        fn $name:ident = $module:ident :: $body:ident ($($arg:ident : $type:ty),*)
+            $(-> $result:ty)?
+    ) => {
+        $(#[$attribute])*
+        unsafe fn $name($($arg: $type),*) $(-> $result)? {
+            // SAFETY: this function has the machine's instruction set; the rest is the caller's
+            // promise.
+            unsafe { $module::$body::<$machine>($($arg),*) }
+        }
+    };
+}
+
+compile!(
+    mod scalar for crate::scalar::Scalar,
+    floats [(4, 1), (1, 1)],
+    integers [(4, 1), (1, 1)]
+);
+
+#[cfg(target_arch = "x86_64")]
+compile!(
+    #[target_feature(enable = "avx2,fma,f16c")]
+    mod avx2 for crate::avx2::Avx2,
+    floats [(4, 1), (2, 2), (2, 1), (1, 4), (1, 2), (1, 1)],
+    integers [(4, 1), (2, 1), (1, 1)]
+);
+
+#[cfg(target_arch = "x86_64")]
+compile!(
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    mod avx512 for crate::avx512::Avx512,
+    floats [(8, 3), (8, 1), (4, 4), (4, 2), (4, 1), (2, 4), (2, 2), (2, 1), (1, 4), (1, 2), (1, 1)],
+    integers [(8, 1), (4, 1), (2, 1), (1, 1)]
+);

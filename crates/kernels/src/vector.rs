@@ -1,0 +1,303 @@
+//! Operations on single vectors: norms, softmax, sums, extremes.
+
+use crate::Kernels;
+use crate::elementary::{exp_lanes, silu_lanes};
+use crate::lanes::{LANES, Lanes};
+use crate::tile::Machine;
+
+/// The weight of an RMS norm.
+#[derive(Clone, Copy, Debug)]
+pub enum NormWeight<'a> {
+    /// None: every factor is 1.
+    None,
+    /// `w`.
+    Plain(&'a [f32]),
+    /// `1 + w`.
+    UnitOffset(&'a [f32]),
+}
+
+/// An operation on each element of a vector, with a second vector where it needs one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Map {
+    /// `y + x`.
+    Add,
+    /// `fma(s, x, y)`.
+    AddScaled(f32),
+    /// `s * y`.
+    Scale(f32),
+    /// `y * x`.
+    Mul,
+    /// Within the bounds, NaN kept.
+    Clamp(f32, f32),
+    /// `silu(y) * x`.
+    SiluMul,
+    /// `exp(y)`.
+    Exp,
+    /// `silu(y)`.
+    Silu,
+}
+
+impl Kernels {
+    /// `out = x / sqrt(mean(x^2) + eps) * weight` (Zhang and Sennrich 2019).
+    ///
+    /// The squares are summed in 16 lanes (lane = index mod 16, by fma, upward), the lanes by a
+    /// fixed tree; the mean is `sum / n`, the factor `1 / sqrt(mean + eps)`, and each output is
+    /// `(x * factor) * weight`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn rms_norm(&self, x: &[f32], weight: NormWeight<'_>, eps: f32, out: &mut [f32]) {
+        assert_eq!(x.len(), out.len(), "a norm keeps the length");
+        // SAFETY: equal lengths; `Kernels` vouches for the instruction set.
+        unsafe { self.norm(x.as_ptr(), x.len(), weight, eps, out.as_mut_ptr()) }
+    }
+
+    /// [`Kernels::rms_norm`] in place.
+    ///
+    /// # Panics
+    /// If the weight has another length.
+    pub fn rms_norm_in_place(&self, x: &mut [f32], weight: NormWeight<'_>, eps: f32) {
+        let p = x.as_mut_ptr();
+        // SAFETY: one vector of this length; `Kernels` vouches for the instruction set.
+        unsafe { self.norm(p, x.len(), weight, eps, p) }
+    }
+
+    unsafe fn norm(&self, x: *const f32, n: usize, w: NormWeight<'_>, eps: f32, out: *mut f32) {
+        if let NormWeight::Plain(w) | NormWeight::UnitOffset(w) = w {
+            assert_eq!(w.len(), n, "one norm weight for each element");
+        }
+        // SAFETY: the caller's promise and the check above.
+        unsafe { (self.table().rms_norm)(x, n, w, eps, out) }
+    }
+
+    /// Replaces scores by probabilities: `exp(x - max) / sum`. The exponentials are summed in 16
+    /// lanes (lane = index mod 16, upward), the lanes by a fixed tree. NaN or +inf anywhere makes
+    /// every element NaN.
+    pub fn softmax(&self, x: &mut [f32]) {
+        // SAFETY: `Kernels` vouches for the instruction set.
+        unsafe { (self.table().softmax)(x) }
+    }
+
+    /// `ln(sum(exp(x)))` with the sums of [`Kernels::softmax`]: the normaliser of log-probabilities.
+    #[must_use]
+    pub fn log_sum_exp(&self, x: &[f32]) -> f64 {
+        // SAFETY: `Kernels` vouches for the instruction set.
+        let (max, sum) = unsafe { (self.table().max_and_sum)(x) };
+        f64::from(max) + libm::log(f64::from(sum))
+    }
+
+    /// `y = y + x`.
+    ///
+    /// # Panics
+    /// If the lengths differ, as all two-vector operations here.
+    pub fn add(&self, y: &mut [f32], x: &[f32]) {
+        self.map(Map::Add, y, Some(x));
+    }
+
+    /// `y = fma(s, x, y)`.
+    pub fn add_scaled(&self, y: &mut [f32], s: f32, x: &[f32]) {
+        self.map(Map::AddScaled(s), y, Some(x));
+    }
+
+    /// `y = s * y`.
+    pub fn scale(&self, y: &mut [f32], s: f32) {
+        self.map(Map::Scale(s), y, None);
+    }
+
+    /// `y = y * x`.
+    pub fn mul(&self, y: &mut [f32], x: &[f32]) {
+        self.map(Map::Mul, y, Some(x));
+    }
+
+    /// Brings every element within `low..=high`; NaN stays.
+    pub fn clamp(&self, y: &mut [f32], low: f32, high: f32) {
+        self.map(Map::Clamp(low, high), y, None);
+    }
+
+    /// `y = silu(y) * x`.
+    pub fn silu_mul(&self, y: &mut [f32], x: &[f32]) {
+        self.map(Map::SiluMul, y, Some(x));
+    }
+
+    /// `y = exp(y)`.
+    pub fn exp(&self, y: &mut [f32]) {
+        self.map(Map::Exp, y, None);
+    }
+
+    /// `y = silu(y)`.
+    pub fn silu(&self, y: &mut [f32]) {
+        self.map(Map::Silu, y, None);
+    }
+
+    fn map(&self, map: Map, y: &mut [f32], x: Option<&[f32]>) {
+        if let Some(x) = x {
+            assert_eq!(x.len(), y.len(), "elementwise operands");
+        }
+        // SAFETY: equal lengths; `Kernels` vouches for the instruction set.
+        unsafe { (self.table().map)(map, y, x) }
+    }
+
+    /// The index of the largest element, the lowest one on ties; NaN never wins; 0 if there is
+    /// nothing else.
+    #[must_use]
+    pub fn argmax(&self, x: &[f32]) -> usize {
+        // SAFETY: `Kernels` vouches for the instruction set.
+        let most = unsafe { (self.table().max_value)(x) };
+        x.iter().position(|x| *x == most).unwrap_or(0)
+    }
+}
+
+/// Whether an element is infinite or NaN.
+#[must_use]
+pub fn any_non_finite(x: &[f32]) -> bool {
+    const EXPONENT: u32 = 0x7f80_0000;
+    // Whole chunks without a branch, so that the compiler uses vectors.
+    x.chunks(256).any(|chunk| {
+        chunk
+            .iter()
+            .fold(false, |any, x| any | (x.to_bits() & EXPONENT == EXPONENT))
+    })
+}
+
+/// # Safety
+/// The instruction set of `M`; `n` readable and writable elements; weights of that length.
+#[inline(always)]
+pub(crate) unsafe fn rms_norm<M: Machine>(
+    x: *const f32,
+    n: usize,
+    weight: NormWeight<'_>,
+    eps: f32,
+    out: *mut f32,
+) {
+    // SAFETY: every access is within `n` elements.
+    unsafe {
+        let mut squares = M::L::splat(0.0);
+        for i in (0..n).step_by(LANES) {
+            let v = M::L::load_part(x.add(i), n - i, 0.0);
+            squares = v.fma(v, squares);
+        }
+        let mean = squares.sum() / n as f32;
+        let factor = M::L::splat(1.0 / (mean + eps).sqrt());
+        for i in (0..n).step_by(LANES) {
+            let scaled = M::L::load_part(x.add(i), n - i, 0.0).mul(factor);
+            let result = match weight {
+                NormWeight::None => scaled,
+                NormWeight::Plain(w) => scaled.mul(M::L::load_part(w.as_ptr().add(i), n - i, 0.0)),
+                NormWeight::UnitOffset(w) => {
+                    let w = M::L::load_part(w.as_ptr().add(i), n - i, 0.0);
+                    scaled.mul(w.add(M::L::splat(1.0)))
+                }
+            };
+            result.store_part(out.add(i), n - i);
+        }
+    }
+}
+
+/// The largest element, NaN passed over; `-inf` if there is none.
+///
+/// # Safety
+/// The instruction set of `M`.
+#[inline(always)]
+pub(crate) unsafe fn max_value<M: Machine>(x: &[f32]) -> f32 {
+    // SAFETY: every access is within the slice.
+    unsafe {
+        let mut most = M::L::splat(f32::NEG_INFINITY);
+        for i in (0..x.len()).step_by(LANES) {
+            let v = M::L::load_part(x.as_ptr().add(i), x.len() - i, f32::NEG_INFINITY);
+            most = v.max(most);
+        }
+        most.max_lane()
+    }
+}
+
+/// Replaces `x` by `exp(x - max)`; the sum of these.
+///
+/// # Safety
+/// The instruction set of `M`.
+#[inline(always)]
+pub(crate) unsafe fn exp_of_excess<M: Machine>(x: &mut [f32], max: f32) -> f32 {
+    // SAFETY: every access is within the slice.
+    unsafe {
+        let mut sum = M::L::splat(0.0);
+        let max = M::L::splat(max);
+        let whole = x.len() / LANES * LANES;
+        let p = x.as_mut_ptr();
+        for i in (0..whole).step_by(LANES) {
+            let e = exp_lanes(M::L::load(p.add(i)).sub(max));
+            e.store(p.add(i));
+            sum = sum.add(e);
+        }
+        if whole < x.len() {
+            let left = x.len() - whole;
+            let e = exp_lanes(M::L::load_part(p.add(whole), left, 0.0).sub(max));
+            e.store_part(p.add(whole), left);
+            // Lanes past the end add nothing.
+            sum = sum.add(M::L::load_part(p.add(whole), left, 0.0));
+        }
+        sum.sum()
+    }
+}
+
+/// # Safety
+/// The instruction set of `M`.
+#[inline(always)]
+pub(crate) unsafe fn softmax<M: Machine>(x: &mut [f32]) {
+    // SAFETY: every access is within the slice.
+    unsafe {
+        let max = max_value::<M>(x);
+        let sum = M::L::splat(exp_of_excess::<M>(x, max));
+        let n = x.len();
+        for i in (0..n).step_by(LANES) {
+            let p = x.as_mut_ptr().add(i);
+            M::L::load_part(p, n - i, 0.0).div(sum).store_part(p, n - i);
+        }
+    }
+}
+
+/// The largest element and the sum of `exp(x - max)`.
+///
+/// # Safety
+/// The instruction set of `M`.
+#[inline(always)]
+pub(crate) unsafe fn max_and_sum<M: Machine>(x: &[f32]) -> (f32, f32) {
+    // SAFETY: every access is within the slice.
+    unsafe {
+        let max = max_value::<M>(x);
+        let mut sum = M::L::splat(0.0);
+        for i in (0..x.len()).step_by(LANES) {
+            let left = x.len() - i;
+            let v = M::L::load_part(x.as_ptr().add(i), left, f32::NEG_INFINITY);
+            sum = sum.add(exp_lanes(v.sub(M::L::splat(max))));
+        }
+        (max, sum.sum())
+    }
+}
+
+/// # Safety
+/// The instruction set of `M`; `x`, where there is one, has the length of `y`.
+#[inline(always)]
+pub(crate) unsafe fn map<M: Machine>(map: Map, y: &mut [f32], x: Option<&[f32]>) {
+    let n = y.len();
+    for i in (0..n).step_by(LANES) {
+        // SAFETY: every access is within the slices.
+        unsafe {
+            let out = y.as_mut_ptr().add(i);
+            let y = M::L::load_part(out, n - i, 0.0);
+            let x = match x {
+                Some(x) => M::L::load_part(x.as_ptr().add(i), n - i, 0.0),
+                None => y,
+            };
+            let result = match map {
+                Map::Add => y.add(x),
+                Map::AddScaled(s) => M::L::splat(s).fma(x, y),
+                Map::Scale(s) => M::L::splat(s).mul(y),
+                Map::Mul => y.mul(x),
+                Map::Clamp(low, high) => M::L::splat(high).min(M::L::splat(low).max(y)),
+                Map::SiluMul => silu_lanes(y).mul(x),
+                Map::Exp => exp_lanes(y),
+                Map::Silu => silu_lanes(y),
+            };
+            result.store_part(out, n - i);
+        }
+    }
+}
