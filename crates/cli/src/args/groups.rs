@@ -1,0 +1,105 @@
+//! Groups of options that several commands share. Exactly these are mirrored by `LAMELLA_*` and
+//! `lamella.toml`: the configuration derives its keys from here.
+
+use super::values::{self, Bias, ProgressMode};
+use clap::Args;
+use lamella_engine::{BackendKind, SourcePolicy};
+use lamella_kernels::Isa;
+use lamella_program::Encoding;
+
+/// How a model is opened.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Engine")]
+pub(crate) struct EngineArgs {
+    /// Who computes; reference is plain loops, slow, the oracle of the other [default: cpu]
+    #[arg(long, value_name = "NAME", value_parser = values::backend())]
+    pub(crate) backend: Option<BackendKind>,
+    /// Encoding of the large matrices [default: as stored]
+    #[arg(long, value_name = "ENCODING", value_parser = values::encoding())]
+    pub(crate) encoding: Option<Encoding>,
+    /// Where that encoding comes from: stored makes nothing at load, transient ignores stored
+    /// packs [default: auto]
+    #[arg(long, value_name = "POLICY", value_parser = values::source())]
+    pub(crate) source: Option<SourcePolicy>,
+    /// Instruction set of the kernels [default: the best here]
+    #[arg(long, value_name = "NAME", value_parser = values::isa())]
+    pub(crate) isa: Option<Isa>,
+    /// Most memory to use: bytes, or with K, M, G or T (powers of 1024) [default: what is free]
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub(crate) memory: Option<u64>,
+    /// Longest conversation, in tokens [default: the model's own]
+    #[arg(long, value_name = "N", value_parser = values::at_least::<1>())]
+    pub(crate) context: Option<usize>,
+    /// Prompt tokens per step, 0 = all at once [default: 0]
+    #[arg(long, value_name = "N")]
+    pub(crate) chunk: Option<usize>,
+}
+
+/// How many threads.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Engine")]
+pub(crate) struct ThreadsArgs {
+    /// Threads [default: all processors]
+    #[arg(short = 't', long, value_name = "N", value_parser = values::at_least::<1>())]
+    pub(crate) threads: Option<usize>,
+}
+
+/// How the next token is chosen.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Sampling")]
+pub(crate) struct SamplingArgs {
+    /// 0 = greedy; higher is more random
+    #[arg(long, value_name = "T", value_parser = values::Real::from(0.0))]
+    pub(crate) temperature: Option<f64>,
+    /// Keep the N likeliest tokens, 0 = all
+    #[arg(long, value_name = "N")]
+    pub(crate) top_k: Option<usize>,
+    /// Keep the likeliest tokens that make up this probability
+    #[arg(long, value_name = "P", value_parser = values::Real::above(0.0).to(1.0))]
+    pub(crate) top_p: Option<f64>,
+    /// Drop tokens less likely than this share of the likeliest
+    #[arg(long, value_name = "P", value_parser = values::Real::from(0.0).to(1.0))]
+    pub(crate) min_p: Option<f64>,
+    /// Divide the logits of tokens already seen by this (1 = off)
+    #[arg(long, value_name = "X", value_parser = values::Real::above(0.0))]
+    pub(crate) repetition_penalty: Option<f64>,
+    /// Subtract this for every time a token was generated
+    #[arg(long, value_name = "X", value_parser = values::Real::any(), allow_hyphen_values = true)]
+    pub(crate) frequency_penalty: Option<f64>,
+    /// Subtract this once if a token was generated
+    #[arg(long, value_name = "X", value_parser = values::Real::any(), allow_hyphen_values = true)]
+    pub(crate) presence_penalty: Option<f64>,
+    /// Add V to the logit of token ID; may be repeated
+    #[arg(long, value_name = "ID=V", value_delimiter = ',', value_parser = values::bias)]
+    pub(crate) logit_bias: Vec<Bias>,
+    /// Seed of the random numbers [default: a new one each time]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+}
+
+/// What an answer may be.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Answer")]
+pub(crate) struct AnswerArgs {
+    /// Most tokens of an answer [default: what the context holds]
+    #[arg(long, value_name = "N", value_parser = values::at_least::<1>())]
+    pub(crate) max_tokens: Option<usize>,
+    /// End the answer before this text; may be repeated
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(crate) stop: Vec<String>,
+    /// The system message
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(crate) system: Option<String>,
+}
+
+/// What is told on standard error.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct OutputArgs {
+    /// Say nothing but results and errors
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+    /// Progress of long work [default: bars on a terminal, otherwise lines]
+    #[arg(long, global = true, value_name = "MODE", value_parser = values::progress())]
+    pub(crate) progress: Option<ProgressMode>,
+}

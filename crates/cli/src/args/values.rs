@@ -1,0 +1,228 @@
+//! Parsers of single option values.
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use lamella_engine::{BackendKind, SourcePolicy};
+use lamella_kernels::Isa;
+use lamella_program::Encoding;
+use std::ffi::OsStr;
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ProgressMode {
+    /// Bars on a terminal, otherwise lines.
+    #[default]
+    Auto,
+    /// Bars.
+    Bar,
+    /// Lines now and then.
+    Plain,
+    /// JSON lines.
+    Json,
+    /// Nothing.
+    None,
+}
+
+/// A token id and what is added to its logit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Bias {
+    /// The token.
+    pub(crate) id: u32,
+    /// What is added.
+    pub(crate) value: f64,
+}
+
+/// One of a fixed set of names, so that help and completions list them.
+fn named<T: Clone + Send + Sync + 'static>(
+    table: &'static [(&'static str, T)],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(table.iter().map(|(name, _)| *name)).map(move |found| {
+        let entry = table.iter().find(|(name, _)| *name == found);
+        entry.map(|(_, value)| value.clone()).expect("clap admits only names of the table")
+    })
+}
+
+pub(crate) fn encoding() -> impl TypedValueParser<Value = Encoding> {
+    named(&[
+        ("f32", Encoding::F32),
+        ("f16", Encoding::F16),
+        ("bf16", Encoding::Bf16),
+        ("q8", Encoding::Q8),
+        ("q4", Encoding::Q4),
+    ])
+}
+
+pub(crate) fn backend() -> impl TypedValueParser<Value = BackendKind> {
+    named(&[("cpu", BackendKind::Cpu), ("reference", BackendKind::Reference)])
+}
+
+pub(crate) fn source() -> impl TypedValueParser<Value = SourcePolicy> {
+    named(&[
+        ("auto", SourcePolicy::Auto),
+        ("stored", SourcePolicy::Stored),
+        ("transient", SourcePolicy::Transient),
+    ])
+}
+
+pub(crate) fn isa() -> impl TypedValueParser<Value = Isa> {
+    PossibleValuesParser::new(Isa::ALL.map(Isa::name))
+        .map(|name| Isa::from_name(&name).expect("clap admits only these names"))
+}
+
+pub(crate) fn progress() -> impl TypedValueParser<Value = ProgressMode> {
+    named(&[
+        ("auto", ProgressMode::Auto),
+        ("bar", ProgressMode::Bar),
+        ("plain", ProgressMode::Plain),
+        ("json", ProgressMode::Json),
+        ("none", ProgressMode::None),
+    ])
+}
+
+/// A count of at least `LEAST`.
+pub(crate) fn at_least<const LEAST: u64>() -> impl TypedValueParser<Value = usize> {
+    clap::value_parser!(u64).range(LEAST..).try_map(usize::try_from)
+}
+
+/// A finite number in a range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Real {
+    low: f64,
+    low_is_allowed: bool,
+    high: f64,
+}
+
+impl Real {
+    pub(crate) fn any() -> Real {
+        Real { low: f64::MIN, low_is_allowed: true, high: f64::MAX }
+    }
+
+    pub(crate) fn from(low: f64) -> Real {
+        Real { low, ..Real::any() }
+    }
+
+    pub(crate) fn above(low: f64) -> Real {
+        Real { low, low_is_allowed: false, ..Real::any() }
+    }
+
+    pub(crate) fn to(self, high: f64) -> Real {
+        Real { high, ..self }
+    }
+
+    fn contains(self, value: f64) -> bool {
+        let above = value > self.low || (self.low_is_allowed && value == self.low);
+        above && value <= self.high
+    }
+
+    fn description(self) -> String {
+        let low = match (self.low == f64::MIN, self.low_is_allowed) {
+            (true, _) => String::new(),
+            (false, true) => format!(" of at least {}", self.low),
+            (false, false) => format!(" above {}", self.low),
+        };
+        let high =
+            if self.high == f64::MAX { String::new() } else { format!(", at most {}", self.high) };
+        format!("a number{low}{high}")
+    }
+}
+
+impl TypedValueParser for Real {
+    type Value = f64;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<f64, clap::Error> {
+        let text = value.to_string_lossy();
+        match text.parse::<f64>() {
+            Ok(number) if self.contains(number) => Ok(number),
+            _ => Err(invalid(command, arg, &text, &self.description())),
+        }
+    }
+}
+
+fn invalid(
+    command: &clap::Command,
+    arg: Option<&clap::Arg>,
+    value: &str,
+    wanted: &str,
+) -> clap::Error {
+    let name = arg.map_or_else(|| "value".to_owned(), ToString::to_string);
+    let message = format!("invalid value '{value}' for '{name}': it must be {wanted}");
+    let mut error = clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(command);
+    error.insert(ContextKind::InvalidArg, ContextValue::String(name));
+    error
+}
+
+/// Bytes, with an optional K, M, G or T (optionally followed by B or iB), powers of 1024.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text[digits.len()..].to_ascii_lowercase();
+    let shift = match unit.trim_end_matches('b').trim_end_matches('i') {
+        "" if unit != "ib" && unit != "i" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        _ => return Err(format!("unknown unit {unit:?}; use K, M, G or T")),
+    };
+    let number: f64 = digits.trim().parse().map_err(|_| "it must be a size like 12G".to_owned())?;
+    let bytes = number * f64::from(1u32 << shift.min(20)) * f64::from(1u32 << (shift.max(20) - 20));
+    if !(1.0..=9e18).contains(&bytes) {
+        return Err("it must be a size like 12G".to_owned());
+    }
+    Ok(bytes as u64)
+}
+
+/// `ID=V`.
+pub(crate) fn bias(text: &str) -> Result<Bias, String> {
+    let wanted = || "it must be ID=V, a token id and a number".to_owned();
+    let (id, value) = text.split_once('=').ok_or_else(wanted)?;
+    let bias = Bias {
+        id: id.trim().parse().map_err(|_| wanted())?,
+        value: value.trim().parse().map_err(|_| wanted())?,
+    };
+    if bias.value.is_nan() { Err(wanted()) } else { Ok(bias) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_binary_units() {
+        let good = [
+            ("0.5k", 512),
+            ("1", 1),
+            ("12G", 12 << 30),
+            ("3MiB", 3 << 20),
+            ("2tb", 2 << 40),
+            ("1024b", 1024),
+        ];
+        for (text, bytes) in good {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "0", "-1", "G", "1x", "1ib", "nan", "inf", "1e30", "1 2"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn biases_are_an_id_and_a_number() {
+        assert_eq!(bias("7=-1.5"), Ok(Bias { id: 7, value: -1.5 }));
+        assert_eq!(bias("7=-inf").map(|b| b.value), Ok(f64::NEG_INFINITY));
+        for text in ["", "7", "=1", "-1=1", "7=x", "7=nan"] {
+            assert!(bias(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ranges_hold_their_ends() {
+        assert!(Real::from(0.0).contains(0.0) && !Real::above(0.0).contains(0.0));
+        assert!(Real::above(0.0).to(1.0).contains(1.0) && !Real::any().contains(f64::NAN));
+        assert!(!Real::any().contains(f64::INFINITY));
+        assert_eq!(Real::above(0.0).to(1.0).description(), "a number above 0, at most 1");
+    }
+}

@@ -1,0 +1,164 @@
+//! Exit codes, and the one line that explains them.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// What kind of failure ends the program: its exit code is part of the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Anything without a code of its own.
+    Failure = 1,
+    /// Wrong arguments or configuration.
+    Usage = 2,
+    /// The model has defects or is damaged.
+    Model = 3,
+    /// Not enough memory or disk space.
+    Resources = 4,
+    /// Stopped by the user.
+    Interrupted = 130,
+}
+
+/// A failure whose kind the command itself knows.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    kind: Kind,
+    message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Failure {
+        Failure { kind, message: message.into() }
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
+        Failure::new(Kind::Usage, message).into()
+    }
+
+    pub(crate) fn model(message: impl Into<String>) -> anyhow::Error {
+        Failure::new(Kind::Model, message).into()
+    }
+
+    pub(crate) fn interrupted() -> anyhow::Error {
+        Failure::new(Kind::Interrupted, "interrupted").into()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Prints `error` as one line on standard error. A reader that went away is no failure.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    if is_broken_pipe(error) {
+        return ExitCode::SUCCESS;
+    }
+    let line = one_line(&format!("{error:#}"));
+    // Nothing is left to do if standard error is closed too.
+    let _ = writeln!(io::stderr().lock(), "lamella: {line}");
+    ExitCode::from(kind(error) as u8)
+}
+
+/// Control characters and line breaks do not survive: messages quote what files contain.
+fn one_line(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.join(" ").chars().filter(|c| !c.is_control()).collect()
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<io::Error>();
+        io.is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    })
+}
+
+fn kind(error: &anyhow::Error) -> Kind {
+    for cause in error.chain() {
+        if let Some(failure) = cause.downcast_ref::<Failure>() {
+            return failure.kind;
+        }
+        if let Some(error) = cause.downcast_ref::<lamella_engine::Error>() {
+            return engine_kind(error);
+        }
+        if let Some(error) = cause.downcast_ref::<lamella_container::Error>() {
+            return container_kind(error);
+        }
+        if let Some(error) = cause.downcast_ref::<lamella_text::Error>() {
+            return text_kind(error);
+        }
+        if let Some(error) = cause.downcast_ref::<io::Error>() {
+            return io_kind(error);
+        }
+    }
+    Kind::Failure
+}
+
+fn engine_kind(error: &lamella_engine::Error) -> Kind {
+    use lamella_engine::Error;
+    match error {
+        Error::Container(error) => container_kind(error),
+        Error::Memory { .. } | Error::Allocation { .. } => Kind::Resources,
+        Error::Isa { .. }
+        | Error::Setting { .. }
+        | Error::EncodingUnavailable { .. }
+        | Error::TokenRange { .. }
+        | Error::EmptySpan => Kind::Usage,
+        Error::NonFinite { .. } => Kind::Model,
+        Error::Cancelled => Kind::Interrupted,
+        _ => Kind::Failure,
+    }
+}
+
+fn container_kind(error: &lamella_container::Error) -> Kind {
+    use lamella_container::Error;
+    match error {
+        Error::Io { cause, .. } => io_kind(cause),
+        Error::NotFound(_) | Error::NotADirectory(_) => Kind::Failure,
+        Error::NotStored { .. } | Error::Buffer { .. } => Kind::Failure,
+        _ => Kind::Model,
+    }
+}
+
+fn text_kind(_: &lamella_text::Error) -> Kind {
+    Kind::Model
+}
+
+fn io_kind(error: &io::Error) -> Kind {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory => {
+            Kind::Resources
+        }
+        _ => Kind::Failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn the_first_cause_with_a_kind_decides() {
+        let error = Err::<(), _>(Failure::usage("no such key")).context("lamella.toml");
+        assert_eq!(kind(&error.unwrap_err()), Kind::Usage);
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        assert_eq!(kind(&anyhow::Error::from(full).context("x.f32")), Kind::Resources);
+        assert_eq!(kind(&anyhow::anyhow!("something")), Kind::Failure);
+        assert_eq!(kind(&lamella_engine::Error::Cancelled.into()), Kind::Interrupted);
+    }
+
+    #[test]
+    fn a_reader_that_left_is_found_under_context() {
+        let error = anyhow::Error::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert!(is_broken_pipe(&error.context("standard output")));
+    }
+
+    #[test]
+    fn messages_are_one_clean_line() {
+        assert_eq!(one_line("a:\n  b\x1b[31m\tc"), "a: b[31m c");
+    }
+}

@@ -1,0 +1,85 @@
+//! From the word on the command line to an opened model.
+
+use crate::demo;
+use crate::progress::{Progress, Unit};
+use crate::terminal::Terminal;
+use lamella_container::Store;
+use lamella_engine::{Model, Options};
+use lamella_program::{Defect, Program, TensorInfo};
+use lamella_text::Bundle;
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where a model lies. Holds the unpacked demo model, which may be temporary.
+pub(crate) enum Place {
+    Directory(PathBuf),
+    Demo(demo::Unpacked),
+}
+
+impl Place {
+    /// What `typed` means: the demo model, or a directory.
+    ///
+    /// # Errors
+    /// If the demo model cannot be unpacked.
+    pub(crate) fn of(typed: &Path) -> anyhow::Result<Place> {
+        if typed == Path::new(demo::NAME) {
+            return Ok(Place::Demo(demo::unpack()?));
+        }
+        Ok(Place::Directory(typed.to_owned()))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Place::Directory(path) => path,
+            Place::Demo(unpacked) => unpacked.path(),
+        }
+    }
+}
+
+/// Opens the model, showing how far it is.
+///
+/// # Errors
+/// Everything that keeps it from running.
+pub(crate) fn open(
+    place: &Place,
+    options: &Options,
+    terminal: &Terminal,
+) -> anyhow::Result<Arc<Model>> {
+    let mut progress = Progress::new(terminal, "loading", Unit::Bytes);
+    let opened = Model::open(place.path(), options, &mut |p| progress.update(p.done, p.total));
+    progress.finish();
+    Ok(opened?)
+}
+
+/// The files of a model, without opening it for execution.
+///
+/// # Errors
+/// If they are damaged or do not form a program.
+pub(crate) fn store(place: &Place) -> anyhow::Result<Store> {
+    Ok(Store::open(place.path(), &lower)?)
+}
+
+/// Lowering as the store wants it.
+pub(crate) fn lower(config: &str, tensors: &[TensorInfo]) -> Result<Program, Vec<Defect>> {
+    lamella_families::lower(config, tensors)
+}
+
+/// The model's tokenizer, template and generation settings.
+///
+/// # Errors
+/// If one of these files is damaged, or the tokenizer is missing.
+pub(crate) fn bundle(store: &Store) -> anyhow::Result<Bundle> {
+    let failed = RefCell::new(None);
+    let read = |name: &str| {
+        store.read_text(name).unwrap_or_else(|error| {
+            failed.borrow_mut().get_or_insert(error);
+            None
+        })
+    };
+    let bundle = Bundle::load(&read);
+    match failed.into_inner() {
+        Some(error) => Err(error.into()),
+        None => Ok(bundle?),
+    }
+}

@@ -1,0 +1,119 @@
+//! Where words go: results to standard output, everything else to standard error.
+
+use crate::args::{OutputArgs, ProgressMode};
+use serde::Serialize;
+use std::io::{self, IsTerminal, Write};
+
+/// How this process talks.
+#[derive(Clone, Debug)]
+pub(crate) struct Terminal {
+    quiet: bool,
+    progress: ProgressMode,
+}
+
+impl Terminal {
+    pub(crate) fn new(args: &OutputArgs) -> Terminal {
+        let asked = args.progress.unwrap_or_default();
+        let progress = match asked {
+            _ if args.quiet => ProgressMode::None,
+            ProgressMode::Auto if io::stderr().is_terminal() => ProgressMode::Bar,
+            ProgressMode::Auto => ProgressMode::Plain,
+            other => other,
+        };
+        Terminal { quiet: args.quiet, progress }
+    }
+
+    /// How progress is shown; never [`ProgressMode::Auto`].
+    pub(crate) fn progress(&self) -> ProgressMode {
+        self.progress
+    }
+
+    /// A remark for the person at the keyboard. Lost if standard error is closed.
+    pub(crate) fn note(&self, text: &str) {
+        if !self.quiet {
+            let _ = writeln!(io::stderr().lock(), "{text}");
+        }
+    }
+}
+
+/// Prints one JSON value on one line.
+pub(crate) fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
+    let mut line = serde_json::to_string(value)?;
+    line.push('\n');
+    print(&line)
+}
+
+/// Prints JSON for reading by people and programs.
+pub(crate) fn print_json_pretty<T: Serialize>(value: &T) -> anyhow::Result<()> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    print(&text)
+}
+
+/// Prints `text` as it is and makes sure it leaves.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Prints what a model wrote. On a terminal, control characters other than line breaks and tabs
+/// are replaced: an answer must not move the cursor or change the title of a window.
+pub(crate) fn print_answer(text: &str) -> anyhow::Result<()> {
+    if io::stdout().is_terminal() { print(&visible(text)) } else { print(text) }
+}
+
+fn visible(text: &str) -> String {
+    let shown = |c: char| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c };
+    text.chars().map(shown).collect()
+}
+
+/// Text in columns. The first column is left-aligned, numbers to the right.
+pub(crate) fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row.get(column).map_or(0, |cell| cell.chars().count()));
+        cells.chain([head[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut line = String::new();
+        for (column, (cell, &width)) in cells.zip(&widths).enumerate() {
+            let numeric = cell.starts_with(|c: char| c.is_ascii_digit());
+            match (column, numeric) {
+                (0, _) | (_, false) => line.push_str(&format!("{cell:<width$}  ")),
+                (_, true) => line.push_str(&format!("{cell:>width$}  ")),
+            }
+        }
+        line.truncate(line.trim_end().len());
+        line.push('\n');
+        line
+    };
+    let mut text = line(&mut head.iter().copied());
+    for row in rows {
+        text.push_str(&line(&mut row.iter().map(String::as_str)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_cannot_drive_the_terminal() {
+        assert_eq!(visible("a\x1b]0;x\x07\tb\r\n"), "a\u{fffd}]0;x\u{fffd}\tb\u{fffd}\n");
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let rows = vec![vec!["a".into(), "5".into()], vec!["long".into(), "12".into()]];
+        assert_eq!(columns(&["name", "n"], &rows), "name  n\na      5\nlong  12\n");
+    }
+
+    #[test]
+    fn quiet_wins_over_progress() {
+        let args = OutputArgs { quiet: true, progress: Some(ProgressMode::Bar) };
+        assert_eq!(Terminal::new(&args).progress(), ProgressMode::None);
+    }
+}
