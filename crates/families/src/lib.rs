@@ -1,7 +1,7 @@
 //! Lowering: a checkpoint's `config.json` and tensor table become a closed [`Program`].
 //!
 //! This is the only place that knows model families: one file a family, one line each in
-//! [`registry`]. A lowering fully resolves the geometry and expresses every configuration key, or
+//! `registry.rs`. A lowering fully resolves the geometry and expresses every configuration key, or
 //! says which one it cannot express; the closure check then compares the program with the tensors.
 //! All defects of a checkpoint are reported together and a checkpoint with defects does not open.
 //! No file is read here and nothing is computed with weights.
