@@ -1,0 +1,234 @@
+//! Everything textual that a checkpoint carries, loaded together.
+
+use serde_json::{Map, Value};
+
+use crate::generation::Fields;
+use crate::template::{Clock, NamedTemplate, SpecialTokens};
+use crate::{
+    ChatOptions, ChatTemplate, Error, GenerationDefaults, Message, StopStrings, TextStream,
+    Tokenizer, json,
+};
+
+/// The tokenizer: vocabulary, merges, added tokens.
+pub const TOKENIZER_FILE: &str = "tokenizer.json";
+/// Special tokens by role, and in older checkpoints the chat template.
+pub const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
+/// The chat template; wins over the one in `tokenizer_config.json`.
+pub const CHAT_TEMPLATE_FILE: &str = "chat_template.jinja";
+/// Special tokens by role, where `tokenizer_config.json` does not name them.
+pub const SPECIAL_TOKENS_FILE: &str = "special_tokens_map.json";
+/// Sampling defaults and stop ids.
+pub const GENERATION_CONFIG_FILE: &str = "generation_config.json";
+/// The model's own configuration; only its stop ids are read here, as a last resort.
+pub const CONFIG_FILE: &str = "config.json";
+
+/// Names of special tokens that a template may see.
+const SPECIAL_TOKENS: [&str; 7] = [
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+];
+
+/// Tokenizer, chat template, generation defaults and stop ids of a checkpoint.
+#[derive(Debug, Clone)]
+pub struct Bundle {
+    /// The tokenizer.
+    pub tokenizer: Tokenizer,
+    /// The checkpoint's generation settings; all unset where it has none.
+    pub generation: GenerationDefaults,
+    template: Option<ChatTemplate>,
+    stop_ids: Vec<u32>,
+    special: SpecialTokens,
+}
+
+impl Bundle {
+    /// Loads the files that `read` gives by name. Only `tokenizer.json` must be there; but a file
+    /// that is there must be right.
+    pub fn load(read: &dyn Fn(&str) -> Option<String>) -> Result<Self, Error> {
+        Self::load_with_clock(read, Clock::utc())
+    }
+
+    /// [`Bundle::load`], with a clock for templates that write the date.
+    pub fn load_with_clock(
+        read: &dyn Fn(&str) -> Option<String>,
+        clock: Clock,
+    ) -> Result<Self, Error> {
+        let text = read(TOKENIZER_FILE).ok_or_else(|| Error::Missing {
+            file: TOKENIZER_FILE.into(),
+            hint: "without it text cannot become tokens; take it from the place the weights came \
+                   from (a bare tokenizer.model or tiktoken.model is not enough)"
+                .into(),
+        })?;
+        let tokenizer = Tokenizer::from_json(TOKENIZER_FILE, &text)?;
+        let object = |file: &str| match read(file) {
+            Some(text) => json::parse_object(file, &text),
+            None => Ok(Map::new()),
+        };
+        let config = object(TOKENIZER_CONFIG_FILE)?;
+        let special = special_tokens(&config, &object(SPECIAL_TOKENS_FILE)?)?;
+        let template = template(read(CHAT_TEMPLATE_FILE), &config, &special, clock)?;
+        let generation = match read(GENERATION_CONFIG_FILE) {
+            Some(text) => GenerationDefaults::from_json(GENERATION_CONFIG_FILE, &text)?,
+            None => GenerationDefaults::default(),
+        };
+        let mut stop_ids = generation.eos_token_ids.clone();
+        stop_ids.extend(eos_of_tokenizer(&tokenizer, &special)?);
+        if stop_ids.is_empty()
+            && let Some(text) = read(CONFIG_FILE)
+        {
+            stop_ids = eos_of_config(&text)?;
+        }
+        stop_ids.sort_unstable();
+        stop_ids.dedup();
+        Ok(Self {
+            tokenizer,
+            generation,
+            template,
+            stop_ids,
+            special,
+        })
+    }
+
+    /// The chat template, or an error that says what a checkpoint without one can do.
+    pub fn template(&self) -> Result<&ChatTemplate, Error> {
+        self.template.as_ref().ok_or(Error::NoChatTemplate)
+    }
+
+    /// Whether the checkpoint can chat.
+    pub fn has_template(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// Ids that end an answer, upward: those of `generation_config.json` and the tokenizer's own
+    /// end token together; where neither says, those of `config.json`.
+    pub fn stop_ids(&self) -> &[u32] {
+        &self.stop_ids
+    }
+
+    /// The special tokens by name (`eos_token` and so on).
+    pub fn special_tokens(&self) -> &SpecialTokens {
+        &self.special
+    }
+
+    /// The ids of a conversation: rendered, then encoded without added specials, since the
+    /// template has written them already.
+    pub fn encode_chat(
+        &self,
+        messages: &[Message],
+        options: &ChatOptions,
+    ) -> Result<Vec<u32>, Error> {
+        let prompt = self.template()?.render(messages, options)?;
+        self.tokenizer.encode(&prompt, false)
+    }
+
+    /// A stream that decodes one answer.
+    pub fn stream(&self, stops: &StopStrings, keep_special: bool) -> TextStream {
+        TextStream::new(&self.tokenizer, stops, keep_special)
+    }
+}
+
+/// Special tokens by name: `tokenizer_config.json` first, `special_tokens_map.json` for the rest.
+fn special_tokens(
+    config: &Map<String, Value>,
+    fallback: &Map<String, Value>,
+) -> Result<SpecialTokens, Error> {
+    let mut special = SpecialTokens::new();
+    for name in SPECIAL_TOKENS {
+        for (file, map) in [
+            (TOKENIZER_CONFIG_FILE, config),
+            (SPECIAL_TOKENS_FILE, fallback),
+        ] {
+            if special.contains_key(name) {
+                continue;
+            }
+            let content = match map.get(name) {
+                None | Some(Value::Null) => continue,
+                Some(Value::Object(token)) => token.get("content").cloned().unwrap_or_default(),
+                Some(other) => other.clone(),
+            };
+            match content {
+                Value::String(_) => special.insert(name.into(), content),
+                other => {
+                    let cause = format!("is {}, not a token", json::kind(&other));
+                    return Err(Error::field(file, name, cause));
+                }
+            };
+        }
+    }
+    Ok(special)
+}
+
+fn template(
+    jinja: Option<String>,
+    config: &Map<String, Value>,
+    special: &SpecialTokens,
+    clock: Clock,
+) -> Result<Option<ChatTemplate>, Error> {
+    let single = |source: &str| NamedTemplate {
+        name: "default".into(),
+        source: source.into(),
+    };
+    let wrong = |cause: &str| Err(Error::field(TOKENIZER_CONFIG_FILE, "chat_template", cause));
+    let (file, templates) = match (jinja, config.get("chat_template")) {
+        (Some(source), _) => {
+            json::check_text(CHAT_TEMPLATE_FILE, &source)?;
+            (CHAT_TEMPLATE_FILE, vec![single(&source)])
+        }
+        (None, None | Some(Value::Null)) => return Ok(None),
+        (None, Some(Value::String(source))) => (TOKENIZER_CONFIG_FILE, vec![single(source)]),
+        (None, Some(Value::Array(list))) => {
+            let mut templates = Vec::with_capacity(list.len());
+            for one in list {
+                let text = |key: &str| one.get(key).and_then(Value::as_str);
+                let (Some(name), Some(source)) = (text("name"), text("template")) else {
+                    return wrong("an entry has no `name` or no `template`");
+                };
+                templates.push(NamedTemplate {
+                    name: name.into(),
+                    source: source.into(),
+                });
+            }
+            (TOKENIZER_CONFIG_FILE, templates)
+        }
+        (None, Some(_)) => return wrong("is neither a template nor a list of named ones"),
+    };
+    ChatTemplate::named(file, &templates, special.clone(), clock).map(Some)
+}
+
+/// The id of the tokenizer's end token.
+fn eos_of_tokenizer(tokenizer: &Tokenizer, special: &SpecialTokens) -> Result<Option<u32>, Error> {
+    let Some(token) = special.get("eos_token").and_then(Value::as_str) else {
+        return Ok(None);
+    };
+    match tokenizer.token_id(token) {
+        Some(id) => Ok(Some(id)),
+        None => {
+            let cause = format!("`{token}` is no token of {TOKENIZER_FILE}");
+            Err(Error::field(TOKENIZER_CONFIG_FILE, "eos_token", cause))
+        }
+    }
+}
+
+/// Stop ids of `config.json`; models that are part of a larger one keep theirs under
+/// `text_config`.
+fn eos_of_config(text: &str) -> Result<Vec<u32>, Error> {
+    let mut map = json::parse_object(CONFIG_FILE, text)?;
+    let inner = map.remove("text_config");
+    let ids = Fields {
+        file: CONFIG_FILE,
+        map,
+    }
+    .ids("eos_token_id")?;
+    match inner {
+        Some(Value::Object(map)) if ids.is_empty() => Fields {
+            file: CONFIG_FILE,
+            map,
+        }
+        .ids("eos_token_id"),
+        _ => Ok(ids),
+    }
+}

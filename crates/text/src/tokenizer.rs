@@ -1,0 +1,181 @@
+//! `tokenizer.json`: text to ids through the `tokenizers` crate, ids to bytes by our own table.
+
+mod check;
+mod pieces;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::{Error, json};
+use check::File;
+use pieces::{Pieces, Rules};
+
+/// Longest text tokenised in one piece, in bytes: about four million tokens.
+pub const MAX_TEXT_BYTES: usize = 16 << 20;
+
+/// A checkpoint's tokenizer. Cheap to clone, shared between threads.
+#[derive(Clone)]
+pub struct Tokenizer(Arc<Inner>);
+
+struct Inner {
+    encoder: tokenizers::Tokenizer,
+    rules: Rules,
+    pieces: Pieces,
+    special: Vec<u32>,
+}
+
+impl Tokenizer {
+    /// Loads `tokenizer.json`. `file` is the name errors carry.
+    ///
+    /// Padding and truncation settings in the file are ignored, as `transformers` ignores them
+    /// when it encodes one text. What would make ids random, absurdly many, or different from
+    /// what the file says, is refused.
+    pub fn from_json(file: &str, text: &str) -> Result<Self, Error> {
+        let contents: File = json::parse(file, text)?;
+        contents.check(file)?;
+        let rules = Rules::new(file, &contents.decoder)?;
+        let mut encoder = encoder(file, text)?;
+        let _ = encoder.with_truncation(None);
+        encoder.with_padding(None);
+        contents.check_added_ids(file, &encoder)?;
+
+        let added: HashMap<u32, bool> = contents
+            .added_tokens
+            .iter()
+            .map(|token| (token.id, token.special))
+            .collect();
+        let mut special: Vec<u32> = added
+            .iter()
+            .filter(|(_, special)| **special)
+            .map(|(id, _)| *id)
+            .collect();
+        special.sort_unstable();
+        let pieces = Pieces::new(&rules, &encoder, &added);
+        Ok(Self(Arc::new(Inner {
+            encoder,
+            rules,
+            pieces,
+            special,
+        })))
+    }
+
+    /// The ids of `text`.
+    ///
+    /// Added tokens written out in the text become their ids. `add_special` adds what the file's
+    /// post-processor adds around a text (a beginning-of-text token in some families); a rendered
+    /// chat is encoded without, since its template has written them already.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, Error> {
+        if text.len() > MAX_TEXT_BYTES {
+            return Err(Error::TextTooLong {
+                length: text.len(),
+                limit: MAX_TEXT_BYTES,
+            });
+        }
+        let encoder = &self.0.encoder;
+        let result = catch_unwind(AssertUnwindSafe(|| encoder.encode_fast(text, add_special)));
+        match result {
+            Ok(Ok(encoding)) => Ok(encoding.get_ids().to_vec()),
+            Ok(Err(error)) => Err(Error::Encode {
+                cause: error.to_string(),
+            }),
+            Err(_) => Err(Error::Encode {
+                cause: "it panicked, which is a defect".into(),
+            }),
+        }
+    }
+
+    /// The text of `ids` as a whole: what a [`crate::Decoder`] gives piece by piece.
+    pub fn decode(&self, ids: &[u32], keep_special: bool) -> String {
+        let mut decoder = crate::Decoder::new(self, keep_special);
+        let mut text = String::new();
+        for &id in ids {
+            decoder.push(id, &mut text);
+        }
+        decoder.finish(&mut text);
+        text
+    }
+
+    /// The bytes a token stands for; `None` for ids that have no token.
+    pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        self.bytes(id).map(<[u8]>::to_vec)
+    }
+
+    /// The bytes a token stands for, borrowed.
+    pub fn bytes(&self, id: u32) -> Option<&[u8]> {
+        self.0.pieces.get(id)
+    }
+
+    /// The id of a token given exactly as the file spells it.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.0.encoder.token_to_id(token)
+    }
+
+    /// Highest id plus one. The model's vocabulary is often larger: the rest has no token.
+    pub fn vocabulary(&self) -> usize {
+        self.0.pieces.len()
+    }
+
+    /// Ids of the special tokens, upward.
+    pub fn special_ids(&self) -> &[u32] {
+        &self.0.special
+    }
+
+    /// Whether `id` is a special token.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.0.special.binary_search(&id).is_ok()
+    }
+
+    /// The bytes of a token that begins a text, where those differ: tokenizers that mark the
+    /// start of words drop the first mark.
+    pub(crate) fn first_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        let mark = self.0.rules.first_mark()?;
+        if self
+            .0
+            .encoder
+            .get_added_vocabulary()
+            .get_added_tokens_decoder()
+            .contains_key(&id)
+        {
+            return None;
+        }
+        let token = self.0.encoder.id_to_token(id)?;
+        Some(self.0.rules.bytes(&token.replace(mark, "")))
+    }
+
+    /// The character dropped from the front of a whole text, and how often at most.
+    pub(crate) fn strip_char(&self) -> char {
+        self.0.rules.strip().0
+    }
+
+    pub(crate) fn strip_left(&self) -> usize {
+        self.0.rules.strip().1
+    }
+}
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("vocabulary", &self.vocabulary())
+            .field("special", &self.0.special)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Builds the encoder. The crate panics on some files that [`File::check`] does not foresee; that
+/// is caught here and is an error like any other.
+fn encoder(file: &str, text: &str) -> Result<tokenizers::Tokenizer, Error> {
+    let fail = |cause: String| Error::File {
+        file: file.into(),
+        cause,
+    };
+    match catch_unwind(|| tokenizers::Tokenizer::from_str(text)) {
+        Ok(Ok(encoder)) => Ok(encoder),
+        Ok(Err(error)) => Err(fail(format!("does not describe a tokenizer: {error}"))),
+        Err(_) => Err(fail(
+            "does not describe a tokenizer: the parser gave up".into(),
+        )),
+    }
+}

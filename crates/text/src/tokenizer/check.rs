@@ -1,0 +1,302 @@
+//! What must hold in `tokenizer.json` before the `tokenizers` crate may see it.
+//!
+//! The crate trusts the file in places: a merge whose result is missing from the vocabulary, a
+//! chunk length of zero or a broken character map make it panic, and replacements can grow a text
+//! without bound. Those are errors here. So is what would work but not as the file says.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+
+use crate::Error;
+
+/// How many times longer than the text a normaliser may make it.
+const MAX_GROWTH: f64 = 1024.0;
+
+/// The parts of `tokenizer.json` that are looked at.
+#[derive(Deserialize)]
+pub(super) struct File {
+    #[serde(default)]
+    pub(super) added_tokens: Vec<AddedToken>,
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    pre_tokenizer: Value,
+    #[serde(default)]
+    pub(super) decoder: Value,
+    model: Model,
+}
+
+#[derive(Deserialize)]
+pub(super) struct AddedToken {
+    pub(super) id: u32,
+    content: String,
+    #[serde(default)]
+    pub(super) special: bool,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    vocab: Vocabulary,
+    #[serde(default)]
+    merges: Vec<Merge>,
+    dropout: Option<f64>,
+    unk_token: Option<String>,
+    unk_id: Option<u64>,
+    continuing_subword_prefix: Option<String>,
+}
+
+/// Tokens and ids: an object, or (unigram) a list of pairs whose position is the id.
+struct Vocabulary(Vec<(String, u32)>);
+
+/// A pair of tokens that become one: `"a b"` or `["a", "b"]`.
+struct Merge(String, String);
+
+impl File {
+    /// Refuses what the crate would panic on, hang on, or silently read differently.
+    pub(super) fn check(&self, file: &str) -> Result<(), Error> {
+        let unsupported = |key: &str, kind: &str, known: &str| {
+            Error::field(
+                file,
+                key,
+                format!("`{kind}` is not supported; known are {known}"),
+            )
+        };
+        let kind = self.model.kind.as_deref().unwrap_or("BPE");
+        if !["BPE", "Unigram", "WordLevel"].contains(&kind) {
+            return Err(unsupported("model.type", kind, "BPE, Unigram, WordLevel"));
+        }
+        if self.model.dropout.is_some_and(|dropout| dropout != 0.0) {
+            let cause = "is not zero: the same text would get different ids each time";
+            return Err(Error::field(file, "model.dropout", cause));
+        }
+        self.check_vocabulary(file)?;
+        if kind == "BPE" {
+            self.check_merges(file)?;
+        }
+        if kind == "Unigram" {
+            let size = self.model.vocab.0.len() as u64;
+            if self.model.unk_id.is_some_and(|id| id >= size) {
+                return Err(Error::field(
+                    file,
+                    "model.unk_id",
+                    "is outside the vocabulary",
+                ));
+            }
+        }
+        let growth = growth(file, "normalizer", &self.normalizer)?;
+        if growth > MAX_GROWTH {
+            let cause = format!("can make a text {growth} times longer; at most {MAX_GROWTH}");
+            return Err(Error::field(file, "normalizer", cause));
+        }
+        check_pre_tokenizer(file, "pre_tokenizer", &self.pre_tokenizer)
+    }
+
+    fn check_vocabulary(&self, file: &str) -> Result<(), Error> {
+        let vocabulary = &self.model.vocab.0;
+        if vocabulary.is_empty() && self.added_tokens.is_empty() {
+            return Err(Error::field(file, "model.vocab", "is empty"));
+        }
+        let mut by_id = HashMap::with_capacity(vocabulary.len());
+        for (token, id) in vocabulary {
+            if let Some(other) = by_id.insert(*id, token) {
+                let cause = format!("`{other}` and `{token}` have the same id {id}");
+                return Err(Error::field(file, "model.vocab", cause));
+            }
+        }
+        if let Some(unknown) = &self.model.unk_token
+            && !vocabulary.iter().any(|(token, _)| token == unknown)
+            && !self
+                .added_tokens
+                .iter()
+                .any(|token| token.content == *unknown)
+        {
+            let cause = format!("`{unknown}` is not in the vocabulary");
+            return Err(Error::field(file, "model.unk_token", cause));
+        }
+        let count = vocabulary.len() + self.added_tokens.len();
+        let added = self.added_tokens.iter().map(|token| token.id);
+        let highest = vocabulary
+            .iter()
+            .map(|(_, id)| *id)
+            .chain(added)
+            .max()
+            .unwrap_or(0);
+        if highest as usize > 4 * count + 4096 {
+            let cause = format!("has id {highest} but only {count} tokens: an id is damaged");
+            return Err(Error::field(file, "model.vocab", cause));
+        }
+        Ok(())
+    }
+
+    fn check_merges(&self, file: &str) -> Result<(), Error> {
+        let known: HashSet<&str> = self
+            .model
+            .vocab
+            .0
+            .iter()
+            .map(|(token, _)| token.as_str())
+            .collect();
+        let prefix = self
+            .model
+            .continuing_subword_prefix
+            .as_deref()
+            .unwrap_or("");
+        let mut whole = String::new();
+        for (index, Merge(left, right)) in self.model.merges.iter().enumerate() {
+            let fail =
+                |cause: String| Err(Error::field(file, &format!("model.merges[{index}]"), cause));
+            let Some(rest) = right.strip_prefix(prefix) else {
+                return fail(format!("`{right}` does not begin with `{prefix}`"));
+            };
+            whole.clear();
+            whole.push_str(left);
+            whole.push_str(rest);
+            for token in [left, right, &whole] {
+                if !known.contains(token.as_str()) {
+                    return fail(format!("`{token}` is not in the vocabulary"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that every added token got the id the file gives it. The crate only warns.
+    pub(super) fn check_added_ids(
+        &self,
+        file: &str,
+        encoder: &tokenizers::Tokenizer,
+    ) -> Result<(), Error> {
+        for (index, AddedToken { id, content, .. }) in self.added_tokens.iter().enumerate() {
+            let got = encoder.token_to_id(content);
+            if got == Some(*id) {
+                continue;
+            }
+            let cause = match got {
+                Some(got) => format!("`{content}` says id {id} but is id {got}"),
+                None => format!("`{content}` (id {id}) cannot be a token"),
+            };
+            return Err(Error::field(file, &format!("added_tokens[{index}]"), cause));
+        }
+        Ok(())
+    }
+}
+
+/// How many times longer a normaliser can make a text.
+fn growth(file: &str, key: &str, node: &Value) -> Result<f64, Error> {
+    let text = |name: &str| node.get(name).and_then(Value::as_str);
+    match text("type") {
+        Some("Sequence") => {
+            let parts = node.get("normalizers").and_then(Value::as_array);
+            let mut product = 1.0;
+            for (index, part) in parts.into_iter().flatten().enumerate() {
+                product *= growth(file, &format!("{key}.normalizers[{index}]"), part)?;
+            }
+            Ok(product)
+        }
+        Some("Replace") => {
+            let content = text("content").unwrap_or_default().len() as f64;
+            let pattern = node.get("pattern");
+            let literal = pattern
+                .and_then(|pattern| pattern.get("String"))
+                .and_then(Value::as_str);
+            match literal {
+                Some("") => Err(Error::field(file, key, "replaces the empty text")),
+                Some(literal) => Ok((content / literal.len() as f64).max(1.0)),
+                // A regex may match between any two bytes.
+                None => Ok(content + 1.0),
+            }
+        }
+        // Every piece between added tokens gets it, and a piece has at least one byte.
+        Some("Prepend") => Ok(1.0 + text("prepend").unwrap_or_default().len() as f64),
+        Some("Precompiled") => {
+            let cause = "`Precompiled` character maps are not supported";
+            Err(Error::field(file, key, cause))
+        }
+        Some("NFKC" | "NFKD") => Ok(11.0),
+        Some("NFC" | "NFD" | "Lowercase" | "ByteLevel" | "BertNormalizer" | "Nmt") => Ok(3.0),
+        _ => Ok(1.0),
+    }
+}
+
+fn check_pre_tokenizer(file: &str, key: &str, node: &Value) -> Result<(), Error> {
+    let length = node.get("length").and_then(Value::as_u64);
+    match node.get("type").and_then(Value::as_str) {
+        Some("Sequence") => {
+            let parts = node.get("pretokenizers").and_then(Value::as_array);
+            for (index, part) in parts.into_iter().flatten().enumerate() {
+                check_pre_tokenizer(file, &format!("{key}.pretokenizers[{index}]"), part)?;
+            }
+            Ok(())
+        }
+        Some("FixedLength") if length == Some(0) => Err(Error::field(
+            file,
+            key,
+            "cuts the text into pieces of length 0",
+        )),
+        _ => Ok(()),
+    }
+}
+
+impl<'de> Deserialize<'de> for Vocabulary {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Tokens;
+        impl<'de> Visitor<'de> for Tokens {
+            type Value = Vocabulary;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of tokens and ids, or a list of tokens and scores")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocabulary, A::Error> {
+                let mut tokens = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    tokens.push(entry);
+                }
+                Ok(Vocabulary(tokens))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vocabulary, A::Error> {
+                let mut tokens = Vec::new();
+                while let Some((token, _)) = seq.next_element::<(String, f64)>()? {
+                    let id = u32::try_from(tokens.len()).map_err(serde::de::Error::custom)?;
+                    tokens.push((token, id));
+                }
+                Ok(Vocabulary(tokens))
+            }
+        }
+        deserializer.deserialize_any(Tokens)
+    }
+}
+
+impl<'de> Deserialize<'de> for Merge {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pair;
+        impl<'de> Visitor<'de> for Pair {
+            type Value = Merge;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a merge: \"left right\" or [\"left\", \"right\"]")
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Merge, E> {
+                match text.split_once(' ') {
+                    Some((left, right)) if !right.contains(' ') => {
+                        Ok(Merge(left.into(), right.into()))
+                    }
+                    _ => Err(E::custom(format!("merge {text:?} is not two tokens"))),
+                }
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Merge, A::Error> {
+                let short = || serde::de::Error::custom("a merge needs two tokens");
+                let left = seq.next_element()?.ok_or_else(short)?;
+                let right = seq.next_element()?.ok_or_else(short)?;
+                match seq.next_element::<serde::de::IgnoredAny>()? {
+                    None => Ok(Merge(left, right)),
+                    Some(_) => Err(serde::de::Error::custom("a merge has two tokens, no more")),
+                }
+            }
+        }
+        deserializer.deserialize_any(Pair)
+    }
+}

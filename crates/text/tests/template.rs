@@ -1,0 +1,265 @@
+//! Chat templates against Python's Jinja2 (golden/templates.json), and what templates may not do.
+
+use lamella_text::{
+    ChatOptions, ChatTemplate, Clock, DateTime, Error, Message, NamedTemplate, SpecialTokens,
+    messages_from_json,
+};
+use serde_json::{Value, json};
+
+const FILE: &str = "chat_template.jinja";
+
+fn special() -> SpecialTokens {
+    match json!({"bos_token": "<s>", "eos_token": "</s>"}) {
+        Value::Object(map) => map,
+        _ => unreachable!(),
+    }
+}
+
+fn clock() -> Clock {
+    // 2024-07-01 12:04:05
+    Clock::fixed(DateTime::from_unix(1_719_835_445))
+}
+
+fn named(name: &str, source: &str) -> NamedTemplate {
+    NamedTemplate {
+        name: name.into(),
+        source: source.into(),
+    }
+}
+
+fn parse(source: &str) -> Result<ChatTemplate, Error> {
+    ChatTemplate::named(FILE, &[named("default", source)], special(), clock())
+}
+
+fn golden() -> (Vec<Message>, ChatOptions, Value) {
+    let text = include_str!("golden/templates.json");
+    let golden: Value = serde_json::from_str(text).unwrap();
+    let mut variables = golden["variables"].as_object().unwrap().clone();
+    variables.insert("enable_thinking".into(), false.into());
+    let options = ChatOptions {
+        tools: golden["tools"].as_array().cloned(),
+        variables,
+        ..ChatOptions::prompt()
+    };
+    (
+        messages_from_json(golden["messages"].clone()).unwrap(),
+        options,
+        golden,
+    )
+}
+
+#[test]
+fn templates_render_as_in_python() {
+    let (messages, options, golden) = golden();
+    let mut failures = String::new();
+    let cases = golden["cases"].as_array().unwrap();
+    assert!(cases.len() > 50);
+    for case in cases {
+        let expected = case["expected"].as_str().unwrap();
+        let rendered = parse(case["template"].as_str().unwrap())
+            .and_then(|template| template.render(&messages, &options));
+        if rendered.as_deref() != Ok(expected) {
+            let name = &case["name"];
+            failures.push_str(&format!("{name}:\n  {rendered:?}\n  Ok({expected:?})\n"));
+        }
+    }
+    assert!(failures.is_empty(), "\n{failures}");
+}
+
+#[test]
+fn what_fails_in_python_fails_here() {
+    let (messages, options, golden) = golden();
+    let mut failures = String::new();
+    for case in golden["fails"].as_array().unwrap() {
+        let rendered = parse(case["template"].as_str().unwrap())
+            .and_then(|template| template.render(&messages, &options));
+        if let Ok(text) = rendered {
+            failures.push_str(&format!("{}: {text:?}\n", case["name"]));
+        }
+    }
+    assert!(failures.is_empty(), "\n{failures}");
+}
+
+#[test]
+fn a_template_that_does_not_parse_names_file_and_line() {
+    for (source, line, part) in [
+        ("a\n{% if x %}\nb", 3, "unexpected end of input"),
+        ("a\n\n{{ x", 3, ""),
+        ("{% for x in %}", 1, ""),
+        ("ok\n{% nonsense %}", 2, "unknown statement nonsense"),
+        ("\n\n{{ x | }}", 3, ""),
+        ("{% endif %}", 1, ""),
+        ("\n{% include 'other' %}", 2, "not allowed"),
+        ("\n{{ 'unfinished }}", 2, ""),
+    ] {
+        match parse(source) {
+            Err(Error::TemplateSyntax {
+                file,
+                line: found,
+                cause,
+            }) => {
+                assert_eq!((file.as_str(), found), (FILE, line), "{source:?}: {cause}");
+                assert!(cause.contains(part), "{source:?}: {cause}");
+            }
+            other => panic!("{source:?} gives {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_template_that_fails_names_the_line() {
+    let template = parse("a\nb\n{{ messages[0].nope.deeper }}").unwrap();
+    let error = template
+        .render(&[Message::user("x")], &ChatOptions::prompt())
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "chat_template.jinja, line 3: the chat template failed on this conversation: \
+         undefined value"
+    );
+}
+
+#[test]
+fn a_refusal_is_the_templates_own_words() {
+    let template = parse("{% if true %}{{ raise_exception('Roles must alternate') }}{% endif %}");
+    let error = template
+        .unwrap()
+        .render(&[], &ChatOptions::default())
+        .unwrap_err();
+    assert_eq!(
+        error,
+        Error::ConversationRefused {
+            cause: "Roles must alternate".into()
+        }
+    );
+    let inside = parse("{% macro m() %}{{ raise_exception('no') }}{% endmacro %}{{ m() }}");
+    let error = inside
+        .unwrap()
+        .render(&[], &ChatOptions::default())
+        .unwrap_err();
+    assert_eq!(error, Error::ConversationRefused { cause: "no".into() });
+}
+
+/// Endless and exploding templates stop with an error, in bounded time and memory.
+#[test]
+fn work_is_bounded() {
+    for source in [
+        "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}\
+         {% endfor %}{{ ns.s | length }}",
+        "{{ 'ab' * 10000000000 }}",
+        "{{ range(10000000000) | list }}",
+        "{% set ns = namespace(x=[]) %}{% for i in range(50000) %}{% set ns.x = [ns.x] %}\
+         {% endfor %}{{ ns.x | tojson }}",
+        "{% set ns = namespace(x=[]) %}{% for i in range(50000) %}{% set ns.x = [ns.x] %}\
+         {% endfor %}{{ ns.x }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}\
+         {% endfor %}{{ ns.x | tojson }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}\
+         {% endfor %}{{ ns.x }}",
+        "{{ 'x' | indent(1000000000000) }}",
+        "{{ '%1000000000d' | format(1) }}",
+        "{{ '{:>1000000000}'.format(1) }}",
+        "{{ [1] | tojson(indent=1000000000000) | length * 'a' }}",
+    ] {
+        let rendered = parse(source).and_then(|it| it.render(&[], &ChatOptions::default()));
+        assert!(
+            matches!(rendered, Err(Error::TemplateRender { .. })),
+            "{source} gives {:?}",
+            rendered.map(|text| text.len())
+        );
+    }
+}
+
+#[test]
+fn deeply_nested_source_is_an_error_not_an_overflow() {
+    for source in [
+        format!("{{{{ {}1{} }}}}", "(".repeat(20_000), ")".repeat(20_000)),
+        format!("{{{{ {}1 }}}}", "not ".repeat(20_000)),
+        format!("{{{{ {}1 }}}}", "-".repeat(20_000)),
+        format!("{{{{ {} }}}}", "[".repeat(20_000)),
+        "{% if 1 %}".repeat(20_000),
+        format!("{{{{ x{} }}}}", ".a".repeat(100_000)),
+        format!("{{{{ 1{} }}}}", " + 1".repeat(100_000)),
+        format!("{{{{ x{} }}}}", " | upper".repeat(100_000)),
+        "{% if 1 %}{% elif 2 %}".to_owned() + &"{% elif 3 %}".repeat(50_000) + "{% endif %}",
+    ] {
+        // Either is fine, as long as it comes back.
+        let _ = parse(&source).and_then(|it| it.render(&[], &ChatOptions::default()));
+    }
+}
+
+#[test]
+fn a_template_that_is_absurdly_long_is_refused() {
+    let error = parse(&"x".repeat((1 << 20) + 1)).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("chat_template.jinja: `chat_template`: 1048577 bytes")
+    );
+}
+
+#[test]
+fn of_several_templates_the_right_one_is_taken() {
+    let both = [
+        named("default", "D"),
+        named("tool_use", "T"),
+        named("rag", "{{ docs }}"),
+    ];
+    let template = ChatTemplate::named("tokenizer_config.json", &both, special(), clock()).unwrap();
+    let render = |options: &ChatOptions| template.render(&[], options);
+    let tools = Some(vec![json!({"name": "f"})]);
+    assert_eq!(render(&ChatOptions::default()).unwrap(), "D");
+    let with_tools = ChatOptions {
+        tools,
+        ..ChatOptions::default()
+    };
+    assert_eq!(render(&with_tools).unwrap(), "T");
+    let mut by_name = ChatOptions {
+        template: Some("rag".into()),
+        ..with_tools
+    };
+    by_name.variables.insert("docs".into(), json!(["a"]));
+    assert_eq!(render(&by_name).unwrap(), "['a']");
+    by_name.template = Some("nope".into());
+    assert_eq!(
+        render(&by_name).unwrap_err().to_string(),
+        "tokenizer_config.json: `chat_template`: there is no template `nope`; there are default, \
+         tool_use, rag"
+    );
+    let broken = [named("default", "D"), named("tool_use", "{% if %}")];
+    let error = ChatTemplate::named("tokenizer_config.json", &broken, special(), clock());
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.starts_with("tokenizer_config.json (template `tool_use`), line 1: "),
+        "{error}"
+    );
+    let twice = [named("a", "1"), named("a", "2")];
+    assert!(ChatTemplate::named(FILE, &twice, special(), clock()).is_err());
+    let unnamed = [named("a", "1"), named("b", "2")];
+    let template = ChatTemplate::named(FILE, &unnamed, special(), clock()).unwrap();
+    assert!(template.render(&[], &ChatOptions::default()).is_err());
+}
+
+#[test]
+fn variables_win_over_special_tokens_but_not_over_the_conversation() {
+    let template = parse("{{ bos_token }}{{ pad_token }}{{ messages | length }}{{ tools }}");
+    let template = template.unwrap();
+    let mut options = ChatOptions::default();
+    options.variables.insert("bos_token".into(), "B".into());
+    options.variables.insert("pad_token".into(), "P".into());
+    assert_eq!(template.render(&[], &options).unwrap(), "BP0None");
+    options.variables.insert("messages".into(), "x".into());
+    let error = template.render(&[], &options).unwrap_err().to_string();
+    assert!(error.contains("`messages`"), "{error}");
+}
+
+/// A text of the conversation is data: what looks like Jinja in it stays as it is.
+#[test]
+fn messages_are_never_run() {
+    let template = parse("{{ messages[0].content }}").unwrap();
+    let text = "{{ 7 * 7 }}{% raw %}{# x #}<b>&amp;";
+    let rendered = template.render(&[Message::user(text)], &ChatOptions::default());
+    assert_eq!(rendered.as_deref(), Ok(text));
+}
