@@ -544,6 +544,24 @@ fn defects_of_all_kinds_are_reported_together() {
     assert_eq!(defects(&unreadable, &[]).len(), 2);
 }
 
+/// Whatever one changed byte makes of a configuration, lowering answers.
+#[test]
+fn no_changed_byte_breaks_lowering() {
+    let table = tensors(&small(), false);
+    let text = small().to_string();
+    let mut opened = 0;
+    for index in 0..text.len() {
+        for byte in [b'0', b'9', b'"', b'{', b'}', b',', b'-', b'e', b' ', 0] {
+            let mut damaged = text.clone().into_bytes();
+            damaged[index] = byte;
+            let damaged = String::from_utf8(damaged).unwrap();
+            opened += u32::from(lower(&damaged, &table).is_ok());
+        }
+    }
+    // Those that do not change the meaning, or only an inert value.
+    assert!(opened > 100, "{opened}");
+}
+
 #[test]
 fn the_golden_fixture_closes() {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/olmoe-101");
