@@ -105,6 +105,22 @@ impl<'a> SharedRows<'a> {
         }
     }
 
+    /// The rows from `first` on.
+    ///
+    /// # Panics
+    /// If there are fewer than `first` rows.
+    #[must_use]
+    pub fn from_row(&self, first: usize) -> SharedRows<'a> {
+        assert!(first <= self.rows, "row {first} of {}", self.rows);
+        SharedRows {
+            data: self.data.wrapping_add(first * self.stride),
+            rows: self.rows - first,
+            width: self.width,
+            stride: self.stride,
+            storage: PhantomData,
+        }
+    }
+
     /// Number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {
