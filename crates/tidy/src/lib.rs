@@ -5,6 +5,7 @@
 //! [`Violation`]s, with a unit test beside it that shows it can fail. The crate runs nothing of
 //! Lamella and nothing depends on it.
 
+pub mod absence;
 pub mod documents;
 pub mod layering;
 pub mod repository;
@@ -85,6 +86,7 @@ const TREE_RULES: &[fn(&Tree) -> Vec<Violation>] = &[
 /// Rules about one Rust file.
 const SOURCE_RULES: &[fn(&Source) -> Vec<Violation>] = &[
     layering::no_family_names,
+    absence::absences,
     style::line_width,
     style::file_length,
     style::function_length,
