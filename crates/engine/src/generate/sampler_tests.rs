@@ -47,7 +47,7 @@ fn penalties_match_values_computed_by_hand() {
         repetition_penalty: 2.0,
         ..Sampling::default()
     };
-    // 0 and 1 are in the prompt, 2 in the answer.
+    // 0, 1 and 4 are in the prompt, 2 in the answer.
     assert_eq!(
         adjusted(repetition, &[0, 1, 1], &[2], &logits),
         [1.0, -4.0, 1.0, -2.0, 1.0]
