@@ -49,8 +49,8 @@ fn penalties_match_values_computed_by_hand() {
     };
     // 0, 1 and 4 are in the prompt, 2 in the answer.
     assert_eq!(
-        adjusted(repetition, &[0, 1, 1], &[2], &logits),
-        [1.0, -4.0, 1.0, -2.0, 1.0]
+        adjusted(repetition, &[0, 1, 1, 4], &[2], &logits),
+        [1.0, -4.0, 1.0, -2.0, 0.5]
     );
     let counted = Sampling {
         frequency_penalty: 0.5,
