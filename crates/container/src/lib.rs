@@ -1,1 +1,38 @@
-//! placeholder
+//! Bytes at rest.
+//!
+//! [`Store`] is what the engine reads from: a Hugging Face checkpoint directory as it came
+//! ([`checkpoint`], [`safetensors`]), or a Lamella container (docs/container-format.md;
+//! [`manifest`], [`table`]). [`convert()`] makes the second from the first, [`verify()`] checks it,
+//! [`inspect()`] describes it. [`encode`], [`quantise()`] and [`decode`] are the encodings.
+//!
+//! Files are hostile input: lengths are checked before they are believed, nothing is allocated on
+//! the word of a file beyond the file's own size, and no name leads out of its directory.
+
+pub mod checkpoint;
+mod codec;
+mod container;
+pub mod convert;
+mod disk;
+mod error;
+mod expert;
+pub mod float;
+mod inspect;
+pub mod manifest;
+mod quantise;
+pub mod safetensors;
+pub mod shard_index;
+mod source;
+mod store;
+pub mod table;
+mod verify;
+
+pub use checkpoint::Checkpoint;
+pub use codec::{CodecError, decode, encode, quantise};
+pub use container::parse_program;
+pub use convert::{ConvertError, ConvertOptions, ConvertReport, Keep, Progress, convert};
+pub use disk::MAX_TEXT_BYTES;
+pub use error::Error;
+pub use expert::{ExpertBank, ExpertLayout, expert_banks, expert_layout};
+pub use inspect::{StoredBytes, Summary, inspect};
+pub use store::{Lower, Record, Store, TEXT_FILES};
+pub use verify::{VerifyReport, verify};

@@ -1,0 +1,319 @@
+//! A Hugging Face checkpoint directory: `config.json`, safetensors weights, text files.
+
+use crate::disk::{self, DataFile};
+use crate::error::Error;
+use crate::safetensors::{self, HEAD_BYTES, Header, Tensor};
+use crate::shard_index::ShardIndex;
+use lamella_program::{Encoding, TensorInfo};
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+const SINGLE_FILE: &str = "model.safetensors";
+const INDEX_FILE: &str = "model.safetensors.index.json";
+
+/// Where the bytes of a tensor are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// Number of the weights file.
+    pub file: u32,
+    /// First byte in it.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// An opened checkpoint: all headers read and checked, no weights read.
+#[derive(Debug)]
+pub struct Checkpoint {
+    dir: PathBuf,
+    config: String,
+    tensors: Vec<TensorInfo>,
+    locations: Vec<Location>,
+    by_name: HashMap<String, usize>,
+    files: Vec<DataFile>,
+    fingerprint: blake3::Hasher,
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint in `dir`.
+    ///
+    /// # Errors
+    /// If there is no complete, consistent checkpoint; the message names file and cause.
+    pub fn open(dir: &Path) -> Result<Checkpoint, Error> {
+        check_directory(dir)?;
+        let config = disk::read_text(&dir.join("config.json"))?
+            .ok_or_else(|| Error::NoConfig(dir.to_owned()))?;
+        let index = match find_weights(dir)? {
+            Weights::Single(name) => Shards {
+                names: vec![name],
+                index: None,
+            },
+            Weights::Index(index) => Shards {
+                names: index.shards().into_iter().map(str::to_owned).collect(),
+                index: Some(index),
+            },
+        };
+        let missing: Vec<String> = index
+            .names
+            .iter()
+            .filter(|n| !dir.join(n).exists())
+            .cloned()
+            .collect();
+        if !missing.is_empty() {
+            return Err(Error::MissingShards {
+                dir: dir.to_owned(),
+                shards: missing,
+            });
+        }
+        let mut checkpoint = Checkpoint {
+            dir: dir.to_owned(),
+            fingerprint: blake3::Hasher::new_derive_key("lamella checkpoint fingerprint v1"),
+            config,
+            tensors: Vec::new(),
+            locations: Vec::new(),
+            by_name: HashMap::new(),
+            files: Vec::new(),
+        };
+        for name in &index.names {
+            checkpoint.add_shard(name)?;
+        }
+        if let Some(ShardIndex { tensors }) = &index.index {
+            checkpoint.check_index(tensors)?;
+        }
+        Ok(checkpoint)
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Text of `config.json`.
+    #[must_use]
+    pub fn config(&self) -> &str {
+        &self.config
+    }
+
+    /// Every tensor, shard by shard, in the order of their bytes.
+    #[must_use]
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// The tensor called `name` and where it is.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<(&TensorInfo, Location)> {
+        let &i = self.by_name.get(name)?;
+        Some((&self.tensors[i], self.locations[i]))
+    }
+
+    /// Path of weights file number `file`.
+    #[must_use]
+    pub fn file(&self, file: u32) -> Option<&Path> {
+        self.files.get(file as usize).map(|f| f.path.as_path())
+    }
+
+    /// Fills `buffer` with the bytes of `tensor` from `start` on (bytes within the tensor).
+    ///
+    /// # Errors
+    /// If there is no such tensor, the range leaves it, or reading fails.
+    pub fn read(&self, tensor: &str, start: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        let Some((_, location)) = self.find(tensor) else {
+            return Err(Error::NoTensor {
+                dir: self.dir.clone(),
+                tensor: tensor.to_owned(),
+            });
+        };
+        let end = start.checked_add(buffer.len() as u64);
+        if end.is_none_or(|end| end > location.length) {
+            return Err(Error::Buffer {
+                operand: tensor.to_owned(),
+                found: buffer.len(),
+                expected: location.length.saturating_sub(start) as usize,
+            });
+        }
+        self.read_at(location.file, location.offset + start, buffer)
+    }
+
+    /// Fills `buffer` from byte `offset` of weights file `file`.
+    pub(crate) fn read_at(&self, file: u32, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        self.files[file as usize].read_at(buffer, offset)
+    }
+
+    /// Digest of names, sizes, times and headers of the weights and of the configuration: changes
+    /// when the checkpoint does, without reading weights.
+    pub(crate) fn fingerprint(&self) -> [u8; 32] {
+        let mut hasher = self.fingerprint.clone();
+        hasher.update(self.config.as_bytes());
+        *hasher.finalize().as_bytes()
+    }
+
+    fn add_shard(&mut self, name: &str) -> Result<(), Error> {
+        let file = DataFile::open(self.dir.join(name))?;
+        let header = self.read_header(name, &file)?;
+        for tensor in header.tensors {
+            if let Some(&first) = self.by_name.get(&tensor.name) {
+                let first = self.locations[first].file as usize;
+                let first = self.files[first].path.display().to_string();
+                return Err(Error::DuplicateTensor {
+                    path: file.path,
+                    tensor: tensor.name,
+                    first,
+                });
+            }
+            let location = Location {
+                file: self.files.len() as u32,
+                offset: tensor.offset,
+                length: tensor.length,
+            };
+            self.by_name.insert(tensor.name.clone(), self.tensors.len());
+            self.locations.push(location);
+            self.tensors.push(describe(tensor));
+        }
+        self.files.push(file);
+        Ok(())
+    }
+
+    fn read_header(&mut self, name: &str, file: &DataFile) -> Result<Header, Error> {
+        let wrap = |cause| Error::Header {
+            path: file.path.clone(),
+            cause,
+        };
+        let mut head = [0u8; HEAD_BYTES];
+        let head = &mut head[..(HEAD_BYTES as u64).min(file.length) as usize];
+        file.read_at(head, 0)?;
+        let length = safetensors::header_length(head, file.length).map_err(wrap)?;
+        let mut json = vec![0; length as usize];
+        file.read_at(&mut json, 8)?;
+        let facts = format!("{name}\0{}\0{}\0{length}\0", file.length, file.modified());
+        self.fingerprint.update(facts.as_bytes());
+        self.fingerprint.update(&json);
+        Header::parse(&json, file.length).map_err(wrap)
+    }
+
+    /// The index and the shards must agree on every tensor.
+    fn check_index(&self, index: &BTreeMap<String, String>) -> Result<(), Error> {
+        for (tensor, shard) in index {
+            let path = self.dir.join(shard);
+            match self.find(tensor) {
+                Some((_, location)) if self.files[location.file as usize].path == path => {}
+                _ => {
+                    return Err(Error::ShardLacksTensor {
+                        path,
+                        tensor: tensor.clone(),
+                    });
+                }
+            }
+        }
+        match self
+            .tensors
+            .iter()
+            .position(|t| !index.contains_key(&t.name))
+        {
+            None => Ok(()),
+            Some(i) => Err(Error::NotIndexed {
+                path: self.files[self.locations[i].file as usize].path.clone(),
+                tensor: self.tensors[i].name.clone(),
+            }),
+        }
+    }
+}
+
+fn describe(tensor: Tensor) -> TensorInfo {
+    let encoding = match tensor.dtype.as_str() {
+        "F32" => Some(Encoding::F32),
+        "F16" => Some(Encoding::F16),
+        "BF16" => Some(Encoding::Bf16),
+        _ => None,
+    };
+    TensorInfo {
+        name: tensor.name,
+        dtype: tensor.dtype,
+        encoding,
+        shape: tensor.shape,
+    }
+}
+
+/// A model is a directory.
+pub(crate) fn check_directory(dir: &Path) -> Result<(), Error> {
+    let metadata = std::fs::metadata(dir).map_err(|e| Error::io(dir, "open", e))?;
+    if metadata.is_dir() {
+        Ok(())
+    } else {
+        Err(Error::NotADirectory(dir.to_owned()))
+    }
+}
+
+struct Shards {
+    names: Vec<String>,
+    index: Option<ShardIndex>,
+}
+
+enum Weights {
+    Single(String),
+    Index(ShardIndex),
+}
+
+fn find_weights(dir: &Path) -> Result<Weights, Error> {
+    if dir.join(SINGLE_FILE).exists() {
+        return Ok(Weights::Single(SINGLE_FILE.to_owned()));
+    }
+    let path = dir.join(INDEX_FILE);
+    if let Some(bytes) = disk::read_file(&path, safetensors::MAX_HEADER_BYTES)? {
+        let json = disk::text(&path, bytes)?;
+        let index = ShardIndex::parse(json.as_bytes()).map_err(|cause| Error::Index {
+            path: path.clone(),
+            cause,
+        })?;
+        return Ok(Weights::Index(index));
+    }
+    let mut names = list_files(dir)?;
+    names.retain(|n| n.ends_with(".safetensors"));
+    match names.len() {
+        0 => Err(Error::NoWeights {
+            dir: dir.to_owned(),
+            found: what_else(dir)?,
+        }),
+        1 => Ok(Weights::Single(names.remove(0))),
+        count => Err(Error::NoIndex {
+            dir: dir.to_owned(),
+            count,
+        }),
+    }
+}
+
+/// What weights of other kinds a directory holds, as the end of a sentence.
+fn what_else(dir: &Path) -> Result<String, Error> {
+    let names = list_files(dir)?;
+    let kinds = [
+        (".gguf", "; GGUF files are not read"),
+        (
+            ".bin",
+            "; PyTorch .bin files are not read, convert them to safetensors",
+        ),
+        (
+            ".pt",
+            "; PyTorch .pt files are not read, convert them to safetensors",
+        ),
+        (
+            ".pth",
+            "; PyTorch .pth files are not read, convert them to safetensors",
+        ),
+    ];
+    let found = kinds
+        .iter()
+        .find(|(end, _)| names.iter().any(|n| n.ends_with(end)));
+    Ok(found.map_or_else(String::new, |(_, text)| (*text).to_owned()))
+}
+
+/// Names in a directory, sorted; names that are not UTF-8 are left out.
+pub(crate) fn list_files(dir: &Path) -> Result<Vec<String>, Error> {
+    let wrap = |e| Error::io(dir, "list", e);
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(wrap)? {
+        names.extend(entry.map_err(wrap)?.file_name().into_string());
+    }
+    names.sort_unstable();
+    Ok(names)
+}

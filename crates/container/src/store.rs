@@ -1,0 +1,480 @@
+//! A model's bytes, wherever they are: a checkpoint directory as it came, or a container.
+
+use crate::checkpoint::{Checkpoint, check_directory};
+use crate::container::Container;
+use crate::disk;
+use crate::error::Error;
+use crate::expert::{ExpertBank, ExpertLayout, expert_banks, expert_layout};
+use crate::manifest::MANIFEST_FILE;
+use crate::source::{Source, locate_all, read_pieces};
+use lamella_program::{Defect, Encoding, Operand, OperandId, Program, TensorInfo, closure};
+use std::ops::Range;
+use std::path::Path;
+
+/// Turns the text of `config.json` and the tensor table into a program.
+pub type Lower<'a> = dyn Fn(&str, &[TensorInfo]) -> Result<Program, Vec<Defect>> + 'a;
+
+/// Text files that travel with a model.
+pub const TEXT_FILES: [&str; 12] = [
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "config.json",
+    "generation_config.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tiktoken.model",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+];
+
+/// An opened model. Reads are positioned and take `&self`: any number of threads may read.
+#[derive(Debug)]
+pub struct Store {
+    origin: Origin,
+    banks: Vec<ExpertBank>,
+}
+
+#[derive(Debug)]
+enum Origin {
+    Checkpoint {
+        checkpoint: Checkpoint,
+        program: Program,
+        sources: Vec<Source>,
+    },
+    Container(Container),
+}
+
+/// A run of bytes in one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Number of the file, see [`Store::file`].
+    pub file: u32,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// BLAKE3 of the bytes, where the model records it.
+    pub digest: Option<[u8; 32]>,
+}
+
+impl Store {
+    /// Opens the model in directory `path`: a container, or a checkpoint that `lower` turns into a
+    /// program.
+    ///
+    /// # Errors
+    /// If the files are damaged, incomplete or do not form a closed program. All defects of a
+    /// program come together.
+    pub fn open(path: &Path, lower: &Lower<'_>) -> Result<Store, Error> {
+        check_directory(path)?;
+        if path.join(MANIFEST_FILE).exists() {
+            let container = Container::open(path)?;
+            let banks = expert_banks(&container.program);
+            return Ok(Store {
+                origin: Origin::Container(container),
+                banks,
+            });
+        }
+        if crate::convert::is_unfinished(path) {
+            return Err(Error::Unfinished(path.to_owned()));
+        }
+        let checkpoint = Checkpoint::open(path)?;
+        let refuse = |defects| Error::Defects {
+            path: path.to_owned(),
+            defects,
+        };
+        let program = lower(checkpoint.config(), checkpoint.tensors()).map_err(refuse)?;
+        let defects = closure::check_against(&program, checkpoint.tensors());
+        if !defects.is_empty() {
+            return Err(refuse(defects));
+        }
+        let sources = locate_all(&program, &checkpoint)?;
+        let banks = expert_banks(&program);
+        Ok(Store {
+            origin: Origin::Checkpoint {
+                checkpoint,
+                program,
+                sources,
+            },
+            banks,
+        })
+    }
+
+    /// The program.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        match &self.origin {
+            Origin::Checkpoint { program, .. } => program,
+            Origin::Container(c) => &c.program,
+        }
+    }
+
+    /// Whether this is a container (and not a checkpoint as it came).
+    #[must_use]
+    pub fn is_container(&self) -> bool {
+        matches!(self.origin, Origin::Container(_))
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        match &self.origin {
+            Origin::Checkpoint { checkpoint, .. } => checkpoint.dir(),
+            Origin::Container(c) => &c.dir,
+        }
+    }
+
+    /// Root of the container's digest tree, 64 hexadecimal digits; `None` for a checkpoint.
+    #[must_use]
+    pub fn identity(&self) -> Option<&str> {
+        match &self.origin {
+            Origin::Checkpoint { .. } => None,
+            Origin::Container(c) => Some(&c.manifest.identity),
+        }
+    }
+
+    /// The tensor table of a checkpoint; empty for a container.
+    #[must_use]
+    pub fn tensors(&self) -> &[TensorInfo] {
+        match &self.origin {
+            Origin::Checkpoint { checkpoint, .. } => checkpoint.tensors(),
+            Origin::Container(_) => &[],
+        }
+    }
+
+    /// Encodings in which all items of the operand are stored; row-major ones come first, so that
+    /// the first is the canonical one where there is one. Empty for an unknown operand.
+    #[must_use]
+    pub fn encodings(&self, operand: OperandId) -> &[Encoding] {
+        match &self.origin {
+            Origin::Checkpoint { sources, .. } => {
+                sources.get(operand.index()).map_or(&[], |s| &s.encoding)
+            }
+            Origin::Container(c) => c.encodings(operand),
+        }
+    }
+
+    /// Where an item of an operand is stored in one run of bytes; `None` where it is not, or is
+    /// put together from several (slices of checkpoint tensors).
+    #[must_use]
+    pub fn stored(&self, operand: OperandId, encoding: Encoding, item: usize) -> Option<Record> {
+        match &self.origin {
+            Origin::Checkpoint {
+                program, sources, ..
+            } => {
+                let source = sources.get(operand.index())?;
+                let [piece] = source.items.get(item)?.as_slice() else {
+                    return None;
+                };
+                let row = row_bytes(program.operand(operand), encoding);
+                let whole =
+                    source.encoding == [encoding] && (piece.rows == 1 || piece.stride == row);
+                whole.then_some(Record {
+                    file: piece.file,
+                    offset: piece.offset,
+                    length: row * piece.rows as u64,
+                    digest: None,
+                })
+            }
+            Origin::Container(c) => {
+                let part = c.part(operand, encoding, item)?;
+                let record = &c.table.records[part.record as usize];
+                Some(Record {
+                    file: record.file,
+                    offset: record.offset + part.offset,
+                    length: part.length,
+                    digest: Some(part.digest),
+                })
+            }
+        }
+    }
+
+    /// Path of file number `file` of a [`Record`].
+    #[must_use]
+    pub fn file(&self, file: u32) -> Option<&Path> {
+        match &self.origin {
+            Origin::Checkpoint { checkpoint, .. } => checkpoint.file(file),
+            Origin::Container(c) => c.file(file).map(|f| f.path.as_path()),
+        }
+    }
+
+    /// Reads one item of an operand as it is stored: row-major, or compiled tiles. `buffer` must
+    /// have exactly its size ([`Encoding::matrix_bytes`]). Containers check the digest.
+    ///
+    /// # Errors
+    /// If it is not stored so, the buffer does not fit, reading fails, or the bytes are damaged.
+    pub fn read(
+        &self,
+        operand: OperandId,
+        item: usize,
+        encoding: Encoding,
+        buffer: &mut [u8],
+    ) -> Result<(), Error> {
+        match &self.origin {
+            Origin::Checkpoint { .. } => {
+                let rows = self.operand(operand, item, encoding)?.rows();
+                self.read_rows(operand, item, encoding, 0..rows, buffer)
+            }
+            Origin::Container(c) => {
+                let Some(part) = c.part(operand, encoding, item) else {
+                    return Err(self.not_stored(operand, item, encoding));
+                };
+                self.check_buffer(operand, buffer.len(), part.length)?;
+                c.read(part, buffer)
+            }
+        }
+    }
+
+    /// Reads rows of one item in a row-major encoding. A part of an item has no digest of its own:
+    /// nothing is checked here; `read` checks.
+    ///
+    /// # Errors
+    /// If it is not stored so, the encoding is not row-major, the rows or the buffer do not fit,
+    /// or reading fails.
+    pub fn read_rows(
+        &self,
+        operand: OperandId,
+        item: usize,
+        encoding: Encoding,
+        rows: Range<usize>,
+        buffer: &mut [u8],
+    ) -> Result<(), Error> {
+        let shape = self.operand(operand, item, encoding)?;
+        let row = row_bytes(shape, encoding);
+        let fits = rows.start <= rows.end && rows.end <= shape.rows() && row > 0;
+        let needed = if fits {
+            row * (rows.end - rows.start) as u64
+        } else {
+            u64::MAX
+        };
+        self.check_buffer(operand, buffer.len(), needed)?;
+        match &self.origin {
+            Origin::Checkpoint {
+                checkpoint,
+                sources,
+                ..
+            } => {
+                let pieces = &sources[operand.index()].items[item];
+                read_pieces(checkpoint, pieces, row as usize, rows.start, buffer)
+            }
+            Origin::Container(c) => {
+                let Some(part) = c.part(operand, encoding, item) else {
+                    return Err(self.not_stored(operand, item, encoding));
+                };
+                let (file, offset) = c.place(part);
+                file.read_at(buffer, offset + row * rows.start as u64)
+            }
+        }
+    }
+
+    /// The expert banks, in layer order.
+    #[must_use]
+    pub fn banks(&self) -> &[ExpertBank] {
+        &self.banks
+    }
+
+    /// The bank of layer `layer`, if its experts are routed.
+    #[must_use]
+    pub fn bank(&self, layer: usize) -> Option<&ExpertBank> {
+        let at = self.banks.binary_search_by_key(&layer, |b| b.layer).ok()?;
+        self.banks.get(at)
+    }
+
+    /// How [`Store::read_expert`] lays out an expert of `bank`.
+    #[must_use]
+    pub fn expert_layout(&self, bank: &ExpertBank, encoding: Encoding) -> Option<ExpertLayout> {
+        expert_layout(self.program(), bank, encoding)
+    }
+
+    /// The one run of bytes that holds a whole expert, aligned to 4 KiB, where there is one.
+    #[must_use]
+    pub fn expert_record(
+        &self,
+        bank: &ExpertBank,
+        item: usize,
+        encoding: Encoding,
+    ) -> Option<Record> {
+        let Origin::Container(c) = &self.origin else {
+            return None;
+        };
+        let layout = self.expert_layout(bank, encoding)?;
+        let starts = [layout.gate.start, layout.up.start, layout.down.start];
+        let parts = bank.operands().map(|id| c.part(id, encoding, item));
+        let number = parts[0]?.record;
+        for (part, start) in parts.iter().zip(starts) {
+            let part = (*part)?;
+            if part.record != number || part.offset != start as u64 {
+                return None;
+            }
+        }
+        let record = &c.table.records[number as usize];
+        (record.length == layout.length as u64).then_some(Record {
+            file: record.file,
+            offset: record.offset,
+            length: record.length,
+            digest: None,
+        })
+    }
+
+    /// Reads gate, up and down of one expert into `buffer`, laid out as
+    /// [`Store::expert_layout`] says; with one read where the container has it in one record.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub fn read_expert(
+        &self,
+        bank: &ExpertBank,
+        item: usize,
+        encoding: Encoding,
+        buffer: &mut [u8],
+    ) -> Result<(), Error> {
+        let Some(layout) = self.expert_layout(bank, encoding) else {
+            return Err(self.not_stored(bank.gate, item, encoding));
+        };
+        self.check_buffer(bank.gate, buffer.len(), layout.length as u64)?;
+        if let (Origin::Container(c), Some(record)) =
+            (&self.origin, self.expert_record(bank, item, encoding))
+            && let Some(file) = c.file(record.file)
+        {
+            file.read_at(buffer, record.offset)?;
+            return self.check_expert(bank, item, encoding, buffer);
+        }
+        let ranges = [layout.gate, layout.up, layout.down];
+        for (id, range) in bank.operands().into_iter().zip(ranges) {
+            self.read(id, item, encoding, &mut buffer[range])?;
+        }
+        Ok(())
+    }
+
+    /// Checks an expert's bytes, read by whatever means from its [`Store::expert_record`], against
+    /// the digests. Checkpoints record none and accept everything.
+    ///
+    /// # Errors
+    /// If the buffer has the wrong size or the bytes are damaged.
+    pub fn check_expert(
+        &self,
+        bank: &ExpertBank,
+        item: usize,
+        encoding: Encoding,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        let Origin::Container(c) = &self.origin else {
+            return Ok(());
+        };
+        let Some(layout) = self.expert_layout(bank, encoding) else {
+            return Err(self.not_stored(bank.gate, item, encoding));
+        };
+        self.check_buffer(bank.gate, bytes.len(), layout.length as u64)?;
+        let ranges = [layout.gate, layout.up, layout.down];
+        for (id, range) in bank.operands().into_iter().zip(ranges) {
+            let Some(part) = c.part(id, encoding, item) else {
+                return Err(self.not_stored(id, item, encoding));
+            };
+            c.check(part, &bytes[range])?;
+        }
+        Ok(())
+    }
+
+    /// A text file that came with the model ([`TEXT_FILES`]); `None` where there is none.
+    ///
+    /// # Errors
+    /// If it is there and cannot be read, is no text, or is damaged.
+    pub fn read_text(&self, name: &str) -> Result<Option<String>, Error> {
+        if !TEXT_FILES.contains(&name) {
+            return Ok(None);
+        }
+        match &self.origin {
+            Origin::Checkpoint { checkpoint, .. } => disk::read_text(&checkpoint.dir().join(name)),
+            Origin::Container(c) => c.read_text(name),
+        }
+    }
+
+    /// Names of the text files the model has, sorted.
+    #[must_use]
+    pub fn text_names(&self) -> Vec<String> {
+        match &self.origin {
+            Origin::Checkpoint { checkpoint, .. } => TEXT_FILES
+                .into_iter()
+                .filter(|name| checkpoint.dir().join(name).is_file())
+                .map(str::to_owned)
+                .collect(),
+            Origin::Container(c) => c.manifest.texts.iter().map(|t| t.file.clone()).collect(),
+        }
+    }
+
+    /// Digest that changes when the stored bytes do (for a checkpoint: its headers, sizes, times).
+    pub(crate) fn fingerprint(&self) -> [u8; 32] {
+        match &self.origin {
+            Origin::Checkpoint { checkpoint, .. } => checkpoint.fingerprint(),
+            Origin::Container(c) => *blake3::hash(c.manifest.identity.as_bytes()).as_bytes(),
+        }
+    }
+
+    /// The container behind the store, if it is one.
+    pub(crate) fn container(&self) -> Option<&Container> {
+        match &self.origin {
+            Origin::Checkpoint { .. } => None,
+            Origin::Container(c) => Some(c),
+        }
+    }
+
+    /// The tensors an item of an operand comes from, for messages.
+    pub(crate) fn origin_of(&self, operand: OperandId, item: usize) -> String {
+        let parts = &self.program().operand(operand).parts;
+        let names: Vec<&str> = parts
+            .get(item)
+            .into_iter()
+            .flatten()
+            .map(|s| s.tensor.as_str())
+            .collect();
+        names.join(", ")
+    }
+
+    /// The operand, if this item of it is stored in this encoding.
+    fn operand(
+        &self,
+        operand: OperandId,
+        item: usize,
+        encoding: Encoding,
+    ) -> Result<&Operand, Error> {
+        match self.program().operands.get(operand.index()) {
+            Some(o) if item < o.items() && self.encodings(operand).contains(&encoding) => Ok(o),
+            _ => Err(self.not_stored(operand, item, encoding)),
+        }
+    }
+
+    fn not_stored(&self, operand: OperandId, item: usize, encoding: Encoding) -> Error {
+        let name = self
+            .program()
+            .operands
+            .get(operand.index())
+            .map(|o| o.name.clone());
+        let operand = name.unwrap_or_else(|| format!("number {}", operand.0));
+        Error::NotStored {
+            operand,
+            item,
+            encoding,
+        }
+    }
+
+    fn check_buffer(&self, operand: OperandId, found: usize, expected: u64) -> Result<(), Error> {
+        if found as u64 == expected {
+            return Ok(());
+        }
+        let operand = self.program().operand(operand).name.clone();
+        Err(Error::Buffer {
+            operand,
+            found,
+            expected: expected as usize,
+        })
+    }
+}
+
+/// Bytes of one row of a row-major encoding; 0 for a compiled one.
+fn row_bytes(operand: &Operand, encoding: Encoding) -> u64 {
+    encoding
+        .element_bytes()
+        .map_or(0, |b| (operand.cols() * b) as u64)
+}

@@ -1,0 +1,130 @@
+//! Reading a whole container and comparing it with its digests.
+
+use crate::container::{Container, read_entry};
+use crate::convert::Progress;
+use crate::disk::{DataFile, MAX_TEXT_BYTES};
+use crate::error::Error;
+use crate::table::RECORD_ALIGN;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+/// What a verification found.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct VerifyReport {
+    /// Root of the digest tree.
+    pub identity: String,
+    /// Records read.
+    pub records: usize,
+    /// Bytes read from packs.
+    pub bytes: u64,
+    /// Everything that is damaged, in file order; empty for a sound container.
+    pub damage: Vec<Error>,
+}
+
+/// Reads every byte of the container in `dir` and checks it.
+///
+/// # Errors
+/// If it does not open: damage outside the packs. Damage inside them is listed in the report.
+pub fn verify(dir: &Path, progress: &mut dyn FnMut(Progress<'_>)) -> Result<VerifyReport, Error> {
+    let container = Container::open(dir)?;
+    let mut damage: Vec<(usize, Error)> = Vec::new();
+    for entry in &container.manifest.texts {
+        damage.extend(read_entry(dir, entry, MAX_TEXT_BYTES).err().map(|e| (0, e)));
+    }
+    let records = &container.table.records;
+    let total: u64 = records.iter().map(|r| r.length).sum();
+    let (mut done, mut bytes) = (0, 0);
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let (sender, results) = mpsc::sync_channel(64);
+        for _ in 0..threads.min(records.len().max(1)) {
+            let (sender, next, container) = (sender.clone(), &next, &container);
+            scope.spawn(move || {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= container.table.records.len() {
+                        return;
+                    }
+                    let found = check_record(container, number);
+                    if sender.send((number, found)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        for (number, found) in results {
+            let record = &records[number];
+            done += 1;
+            bytes += record.length;
+            damage.extend(found.into_iter().map(|e| (number, e)));
+            let operand = container.table.parts[record.parts.start].operand as usize;
+            progress(Progress {
+                records_done: done,
+                records: records.len(),
+                bytes_done: bytes,
+                bytes: total,
+                operand: &container.program.operands[operand].name,
+            });
+        }
+    });
+    damage.sort_by_key(|(number, _)| *number);
+    Ok(VerifyReport {
+        identity: container.manifest.identity.clone(),
+        records: records.len(),
+        bytes,
+        damage: damage.into_iter().map(|(_, e)| e).collect(),
+    })
+}
+
+/// Damage of one record: its parts, and the zeros between and behind them.
+fn check_record(container: &Container, number: usize) -> Vec<Error> {
+    let record = &container.table.records[number];
+    let mut damage = Vec::new();
+    let mut end = record.offset;
+    for part in &container.table.parts[record.parts.clone()] {
+        let (file, start) = container.place(part);
+        match digest_range(file, start, part.length) {
+            Ok(digest) if digest == part.digest => {}
+            Ok(_) => damage.push(container.damaged(part)),
+            Err(e) => damage.push(e),
+        }
+        damage.extend(check_zeros(file, end, start).err());
+        end = start + part.length;
+    }
+    if let Some(file) = container.file(record.file) {
+        damage.extend(check_zeros(file, end, end.next_multiple_of(RECORD_ALIGN)).err());
+    }
+    damage
+}
+
+/// BLAKE3 of a range of a file.
+pub(crate) fn digest_range(file: &DataFile, start: u64, length: u64) -> Result<[u8; 32], Error> {
+    const CHUNK: u64 = 1 << 20;
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0u8; length.min(CHUNK) as usize];
+    let mut done = 0;
+    while done < length {
+        let chunk = &mut buffer[..(length - done).min(CHUNK) as usize];
+        file.read_at(chunk, start + done)?;
+        hasher.update(chunk);
+        done += chunk.len() as u64;
+    }
+    Ok(*hasher.finalize().as_bytes())
+}
+
+/// Padding is zero; it has no digest of its own. At most a page long.
+fn check_zeros(file: &DataFile, start: u64, end: u64) -> Result<(), Error> {
+    let mut padding = vec![0u8; (end - start) as usize];
+    file.read_at(&mut padding, start)?;
+    match padding.iter().position(|&b| b != 0) {
+        None => Ok(()),
+        Some(at) => Err(Error::Padding {
+            path: file.path.clone(),
+            offset: start + at as u64,
+        }),
+    }
+}
