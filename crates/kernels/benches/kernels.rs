@@ -1,2 +1,291 @@
-//! Timings.
-fn main() {}
+//! Timings beside the limits of the machine: `cargo bench -p lamella-kernels [-- FILTER [ISA]]`.
+//!
+//! Medians of several repeats. `GB/s` counts weight (or key and value) bytes, `GOPS` counts two
+//! operations a multiply-add.
+
+use std::sync::Mutex;
+use std::time::Instant;
+
+use lamella_kernels::{
+    Epilogue, Input, Isa, Kernels, KvPages, KvShape, Matrix, NormWeight, PAGE, Pool, QuantisedRows,
+    Query, Rows, SharedRows, packed_bytes,
+};
+use lamella_program::Encoding;
+
+/// Median seconds of a call.
+fn time(mut f: impl FnMut()) -> f64 {
+    f();
+    let mut samples = Vec::new();
+    let begin = Instant::now();
+    while samples.len() < 5 || (begin.elapsed().as_secs_f64() < 0.15 && samples.len() < 2000) {
+        let start = Instant::now();
+        f();
+        samples.push(start.elapsed().as_secs_f64());
+    }
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
+
+/// Touches every cache line of `data`: the bandwidth to compare with.
+fn read_all(data: &[u64], pool: &Pool) -> u64 {
+    let tasks = 64;
+    let part = data.len() / tasks;
+    let total = Mutex::new(0u64);
+    pool.run(tasks, &|task, _| {
+        let mut sums = [0u64; 4];
+        for lines in data[task * part..][..part].chunks_exact(32) {
+            for (sum, line) in sums.iter_mut().zip(lines.chunks_exact(8)) {
+                *sum = sum.wrapping_add(line[0]);
+            }
+        }
+        let sum = sums.iter().fold(0u64, |a, b| a.wrapping_add(*b));
+        let mut total = total.lock().unwrap();
+        *total = total.wrapping_add(sum);
+    });
+    total.into_inner().unwrap()
+}
+
+/// Zeroed memory in huge pages where the system has them.
+fn huge(bytes: usize) -> Vec<u8> {
+    let memory = vec![0u8; bytes];
+    #[cfg(target_os = "linux")]
+    {
+        let page = 2 << 20;
+        let skip = memory.as_ptr().align_offset(page);
+        let advice = rustix::mm::Advice::LinuxHugepage;
+        // SAFETY: whole pages inside an allocation of this function's; the advice keeps contents.
+        let _ = unsafe {
+            let start = memory.as_ptr().add(skip).cast_mut().cast();
+            rustix::mm::madvise(start, (bytes - skip) / page * page, advice)
+        };
+    }
+    memory
+}
+
+struct Bench {
+    filter: String,
+    kernels: Kernels,
+    pool: Pool,
+}
+
+impl Bench {
+    fn wants(&self, name: &str) -> bool {
+        name.contains(&self.filter)
+    }
+
+    fn pool(&self) {
+        if !self.wants("pool") {
+            return;
+        }
+        let empty = time(|| (0..1000).for_each(|_| self.pool.run(self.pool.threads(), &|_, _| {})));
+        println!(
+            "pool: empty run {:.3} us, {} threads",
+            empty * 1e3,
+            self.pool.threads()
+        );
+        let together = std::sync::atomic::AtomicUsize::new(0);
+        let meet = time(|| {
+            for _ in 0..1000 {
+                together.store(0, std::sync::atomic::Ordering::SeqCst);
+                self.pool.run(self.pool.threads(), &|_, _| {
+                    together.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    while together.load(std::sync::atomic::Ordering::SeqCst) < self.pool.threads() {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+        });
+        println!("pool: run in which all threads meet {:.3} us", meet * 1e3);
+    }
+
+    fn bandwidth(&self, data: &[u8]) -> f64 {
+        // SAFETY: any bytes are u64s.
+        let (_, words, _) = unsafe { data.align_to::<u64>() };
+        let seconds = time(|| {
+            std::hint::black_box(read_all(words, &self.pool));
+        });
+        data.len() as f64 / seconds / 1e9
+    }
+
+    /// One product with all threads, tasks of a few row blocks.
+    fn product(&self, matrix: &Matrix<'_>, input: Input<'_>, tokens: usize, out: &mut [f32]) {
+        let view = SharedRows::new(out, matrix.rows, matrix.rows);
+        let (blocks, step) = (matrix.blocks(), if tokens > 1 { 12 } else { 8 });
+        self.pool.run(blocks.div_ceil(step), &|task, _| {
+            let part = task * step..blocks.min(task * step + step);
+            let rows = Rows::First(tokens);
+            // SAFETY: tasks write different blocks.
+            unsafe {
+                self.kernels
+                    .matmul(matrix, part, input, rows, &view, rows, Epilogue::Store);
+            }
+        });
+    }
+
+    fn matmul(&self, encoding: Encoding, big: &[u8]) {
+        let (rows, cols) = (2048, 2048);
+        let bytes = packed_bytes(encoding, rows, cols).unwrap();
+        let copies = (256 << 20) / bytes;
+        for tokens in [1, 2, 3, 4, 8, 16, 32, 128, 512] {
+            let name = format!("{encoding} x{tokens}");
+            if !self.wants(&name) {
+                continue;
+            }
+            let x: Vec<f32> = (0..tokens * cols).map(|i| (i % 31) as f32 - 15.0).collect();
+            let mut quantised = QuantisedRows::default();
+            quantised.quantise(&self.kernels, &x, tokens, cols, cols);
+            let input = match encoding.is_compiled() {
+                true => Input::Quantised(&quantised),
+                false => Input::F32 {
+                    x: &x,
+                    stride: cols,
+                },
+            };
+            let mut out = vec![0.0; tokens * rows];
+            let mut copy = 0;
+            let seconds = time(|| {
+                let data = &big[copy * bytes..][..bytes];
+                copy = (copy + 1) % copies;
+                self.product(
+                    &Matrix {
+                        encoding,
+                        rows,
+                        cols,
+                        data,
+                    },
+                    input,
+                    tokens,
+                    &mut out,
+                );
+            });
+            let gops = 2.0 * (rows * cols * tokens) as f64 / seconds / 1e9;
+            let gbs = bytes as f64 / seconds / 1e9;
+            let read = if tokens == 1 {
+                self.bandwidth(big)
+            } else {
+                0.0
+            };
+            println!("{name:10} {gbs:8.1} GB/s {gops:8.1} GOPS  (read loop {read:.1} GB/s)");
+        }
+    }
+
+    fn small(&self) {
+        if !self.wants("small") {
+            return;
+        }
+        let n = 2048;
+        let x: Vec<f32> = (0..n).map(|i| (i % 37) as f32 * 0.1 - 1.8).collect();
+        let mut y = x.clone();
+        let report = |name: &str, seconds: f64| {
+            println!("small: {name} of {n}: {:.2} us", seconds * 1e6);
+        };
+        let k = &self.kernels;
+        let w = NormWeight::Plain(&x);
+        report("rms norm", time(|| k.rms_norm(&x, w, 1e-5, &mut y)));
+        report("softmax", time(|| k.softmax(&mut y)));
+        report("add", time(|| k.add(&mut y, &x)));
+        report("silu * x", time(|| k.silu_mul(&mut y, &x)));
+        let mut q = QuantisedRows::with_capacity(1, n);
+        report("quantise", time(|| q.quantise(k, &x, 1, n, n)));
+        report(
+            "argmax",
+            time(|| {
+                std::hint::black_box(k.argmax(&x));
+            }),
+        );
+    }
+
+    fn attention(&self, positions: usize, queries: usize) {
+        let name = format!("attention {queries} queries {positions} positions");
+        if !self.wants(&name) {
+            return;
+        }
+        struct Pages(Vec<Vec<f32>>, Vec<Vec<f32>>);
+        impl KvPages for Pages {
+            fn keys(&self, page: usize) -> &[f32] {
+                &self.0[page]
+            }
+            fn values(&self, page: usize) -> &[f32] {
+                &self.1[page]
+            }
+        }
+        let shape = KvShape {
+            heads: 16,
+            key_dim: 128,
+            value_dim: 128,
+        };
+        let pages = positions.div_ceil(PAGE);
+        let page = |n| vec![vec![0.25; n]; pages];
+        let layers = ((256 << 20) / (pages * shape.key_page_len() * 8)).clamp(1, 16);
+        let cache: Vec<Pages> = (0..layers)
+            .map(|_| Pages(page(shape.key_page_len()), page(shape.value_page_len())))
+            .collect();
+        let q = vec![0.01; 128];
+        let len = KvShape::attend_scratch(positions);
+        let scratch: Vec<_> = (0..self.pool.threads())
+            .map(|_| Mutex::new(vec![0.0; len]))
+            .collect();
+        let mut layer = 0;
+        let mut out = vec![0.0; shape.heads * queries * 128];
+        let seconds = time(|| {
+            layer = (layer + 1) % layers;
+            let view = SharedRows::new(&mut out, 128, 128);
+            self.pool.run(shape.heads, &|head, worker| {
+                for first in (0..queries).step_by(4) {
+                    let n = 4.min(queries - first);
+                    let mut block: Vec<Query<'_>> = (0..n)
+                        .map(|i| Query {
+                            vector: &q,
+                            visible: 0..positions - queries + first + i + 1,
+                            // SAFETY: each row is used once.
+                            out: unsafe { view.slice_mut(head * queries + first + i, 0..128) },
+                        })
+                        .collect();
+                    let mut scratch = scratch[worker].lock().unwrap();
+                    let pages = &cache[layer];
+                    self.kernels
+                        .attend(&shape, head, 0.1, pages, &mut block, &mut scratch);
+                }
+            });
+        });
+        let bytes = (positions * 16 * 128 * 8) as f64;
+        let seen = (queries * (2 * positions - queries + 1) / 2) as f64;
+        println!(
+            "{name}: {:.1} us, {:.1} GB/s of cache, {:.1} GFLOPS",
+            seconds * 1e6,
+            bytes / seconds / 1e9,
+            seen * 16.0 * 128.0 * 4.0 / seconds / 1e9
+        );
+    }
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| a != "--bench")
+        .collect();
+    let isa = arguments
+        .get(1)
+        .and_then(|name| Isa::from_name(name))
+        .unwrap_or(Isa::detect());
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let bench = Bench {
+        filter: arguments.first().cloned().unwrap_or_default(),
+        kernels: Kernels::new(isa).expect("an instruction set this processor has"),
+        pool: Pool::new(threads).expect("threads"),
+    };
+    println!("{isa}, {threads} threads");
+    bench.pool();
+    bench.small();
+    let mut big = huge(256 << 20);
+    big.iter_mut()
+        .enumerate()
+        .for_each(|(i, byte)| *byte = (i % 29) as u8 + 32);
+    println!("read loop {:.1} GB/s", bench.bandwidth(&big));
+    for encoding in Encoding::ALL {
+        bench.matmul(encoding, &big);
+    }
+    for (positions, queries) in [(64, 1), (512, 1), (4096, 1), (512, 512)] {
+        bench.attention(positions, queries);
+    }
+}
