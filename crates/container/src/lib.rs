@@ -34,5 +34,6 @@ pub use disk::MAX_TEXT_BYTES;
 pub use error::Error;
 pub use expert::{ExpertBank, ExpertLayout, expert_banks, expert_layout};
 pub use inspect::{StoredBytes, Summary, inspect};
+pub use manifest::FORMAT_VERSION;
 pub use store::{Lower, Record, Store, TEXT_FILES};
 pub use verify::{VerifyReport, verify};
