@@ -36,6 +36,10 @@ impl Cancel {
     /// # Errors
     /// Exactly then.
     pub fn check(&self) -> Result<(), Error> {
-        if self.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
+        if self.is_cancelled() {
+            Err(Error::Cancelled)
+        } else {
+            Ok(())
+        }
     }
 }

@@ -10,6 +10,14 @@ pub enum Error {
     /// The model's files could not be opened or read.
     #[error(transparent)]
     Container(#[from] lamella_container::Error),
+    /// An operand cannot be encoded or decoded.
+    #[error("operand {operand}: {source}")]
+    Codec {
+        /// The operand.
+        operand: String,
+        /// What is wrong with its numbers.
+        source: lamella_container::CodecError,
+    },
     /// A wanted encoding cannot be had from this model under the given source policy.
     #[error("operand {operand}: {want} is not available: {reason}")]
     EncodingUnavailable {
@@ -96,9 +104,7 @@ pub enum Error {
     #[error("cancelled")]
     Cancelled,
     /// A computation left the finite numbers.
-    #[error(
-        "non-finite values {place}; the weights or the input are damaged, nothing was sampled"
-    )]
+    #[error("non-finite values {place}; the weights or the input are damaged, nothing was sampled")]
     NonFinite {
         /// Where they were first seen: `after layer 7`, `in the logits`.
         place: String,

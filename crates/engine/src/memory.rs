@@ -24,7 +24,10 @@ impl Buffer {
     /// [`Error::Allocation`] if the system refuses.
     pub fn zeroed(length: usize) -> Result<Buffer, Error> {
         if length == 0 {
-            return Ok(Buffer { start: NonNull::dangling(), length });
+            return Ok(Buffer {
+                start: NonNull::dangling(),
+                length,
+            });
         }
         // SAFETY: an anonymous private mapping at an address of the kernel's choice aliases nothing.
         let start = unsafe {
@@ -35,7 +38,10 @@ impl Buffer {
                 MapFlags::PRIVATE,
             )
         }
-        .map_err(|e| Error::Allocation { bytes: length, source: e.into() })?;
+        .map_err(|e| Error::Allocation {
+            bytes: length,
+            source: e.into(),
+        })?;
         // SAFETY: the range is the mapping just made. Huge pages are a wish: without them the
         // same bytes are read a little slower, so a refusal is not an error.
         let _ = unsafe { rustix::mm::madvise(start, length, Advice::LinuxHugepage) };
@@ -88,27 +94,40 @@ impl MemoryLimit {
     #[must_use]
     pub fn resolve(asked: Option<u64>) -> MemoryLimit {
         if let Some(bytes) = asked {
-            return MemoryLimit { bytes, origin: "--memory".to_owned() };
+            return MemoryLimit {
+                bytes,
+                origin: "--memory".to_owned(),
+            };
         }
         let machine = available_memory();
         match cgroup_available() {
-            Some(bytes) if bytes < machine => {
-                MemoryLimit { bytes, origin: "left under the cgroup limit".to_owned() }
-            }
-            _ => MemoryLimit { bytes: machine, origin: "available on this machine".to_owned() },
+            Some(bytes) if bytes < machine => MemoryLimit {
+                bytes,
+                origin: "left under the cgroup limit".to_owned(),
+            },
+            _ => MemoryLimit {
+                bytes: machine,
+                origin: "available on this machine".to_owned(),
+            },
         }
     }
 }
 
 /// `MemAvailable` of the kernel, in bytes; unlimited where the kernel does not tell.
 fn available_memory() -> u64 {
-    let Ok(text) = std::fs::read_to_string("/proc/meminfo") else { return u64::MAX };
+    let Ok(text) = std::fs::read_to_string("/proc/meminfo") else {
+        return u64::MAX;
+    };
     meminfo_field(&text, "MemAvailable:").unwrap_or(u64::MAX)
 }
 
 fn meminfo_field(text: &str, field: &str) -> Option<u64> {
     let line = text.lines().find(|l| l.starts_with(field))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
+    line.split_whitespace()
+        .nth(1)?
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
 }
 
 /// Bytes left under the nearest cgroup limit (v2, then v1), page cache counted as reclaimable.
@@ -122,7 +141,12 @@ fn cgroup_available() -> Option<u64> {
     } else {
         let limit = number("/sys/fs/cgroup/memory/memory.limit_in_bytes")?;
         let used = number("/sys/fs/cgroup/memory/memory.usage_in_bytes")?;
-        (limit, used, read("/sys/fs/cgroup/memory/memory.stat")?, "total_cache")
+        (
+            limit,
+            used,
+            read("/sys/fs/cgroup/memory/memory.stat")?,
+            "total_cache",
+        )
     };
     let cache = stat
         .lines()
@@ -141,7 +165,11 @@ pub fn human_bytes(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", UNITS[unit]) }
+    if unit == 0 {
+        format!("{bytes} B")
+    } else {
+        format!("{value:.2} {}", UNITS[unit])
+    }
 }
 
 #[cfg(test)]
@@ -160,14 +188,20 @@ mod tests {
 
     #[test]
     fn an_impossible_size_is_an_error() {
-        assert!(matches!(Buffer::zeroed(usize::MAX / 2), Err(Error::Allocation { .. })));
+        assert!(matches!(
+            Buffer::zeroed(usize::MAX / 2),
+            Err(Error::Allocation { .. })
+        ));
     }
 
     #[test]
     fn limits_say_where_they_come_from() {
         assert_eq!(MemoryLimit::resolve(Some(5)).origin, "--memory");
         assert!(MemoryLimit::resolve(None).bytes > 0);
-        assert_eq!(meminfo_field("MemAvailable:   12 kB\n", "MemAvailable:"), Some(12 * 1024));
+        assert_eq!(
+            meminfo_field("MemAvailable:   12 kB\n", "MemAvailable:"),
+            Some(12 * 1024)
+        );
         assert_eq!(human_bytes(1536 << 20), "1.50 GiB");
     }
 }

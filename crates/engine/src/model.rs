@@ -9,8 +9,9 @@ use crate::state::Session;
 use crate::step::{self, Logits, Observer, Span, StepContext, StepScratch};
 use crate::weights::{self, Choice, OpenProgress};
 use lamella_container::Store;
+use lamella_families::LowerError;
 use lamella_kernels::Isa;
-use lamella_program::{Encoding, Program, state};
+use lamella_program::{Defect, Encoding, Program, TensorInfo, state};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -70,8 +71,7 @@ impl Model {
         progress: &mut dyn FnMut(OpenProgress),
     ) -> Result<Arc<Model>, Error> {
         let start = Instant::now();
-        let mut store = Store::open(path, &lamella_families::lower)?;
-        store.check_digests(options.check_digests);
+        let store = Store::open(path, &lower)?;
         let program = Arc::new(store.program().clone());
         let context = resolve_context(&program, options)?;
         if options.step_rows == 0 {
@@ -88,17 +88,24 @@ impl Model {
         let backend: Box<dyn Backend> = match options.backend {
             BackendKind::Cpu => {
                 let loaded = weights::load_all(&store, &choices, threads, progress)?;
-                let shape = cpu::Shape { step_rows: options.step_rows, context, threads, isa };
+                let shape = cpu::Shape {
+                    step_rows: options.step_rows,
+                    context,
+                    threads,
+                    isa,
+                };
                 Box::new(cpu::Cpu::new(Arc::clone(&program), loaded, shape)?)
             }
-            BackendKind::Reference => {
-                Box::new(reference::Reference::prepare(&store, &choices)?)
-            }
+            BackendKind::Reference => Box::new(reference::Reference::prepare(&store, &choices)?),
         };
         let report = Report {
             backend: options.backend,
             isa: (options.backend == BackendKind::Cpu).then_some(isa),
-            threads: if options.backend == BackendKind::Cpu { threads } else { 1 },
+            threads: if options.backend == BackendKind::Cpu {
+                threads
+            } else {
+                1
+            },
             resident_bytes: backend.resident_bytes(),
             workspace_bytes,
             state_bytes_per_token: state::bytes_per_token(&program) as u64,
@@ -109,7 +116,10 @@ impl Model {
         Ok(Arc::new(Model {
             program,
             store,
-            executor: Mutex::new(Executor { backend, scratch: StepScratch::default() }),
+            executor: Mutex::new(Executor {
+                backend,
+                scratch: StepScratch::default(),
+            }),
             step_rows: options.step_rows,
             context,
             report,
@@ -187,7 +197,11 @@ impl Model {
         let (rows, width) = (span.tokens.len(), self.program.boundary.width);
         if activations.len() != rows * width || rows > self.step_rows {
             let rows = rows.min(self.step_rows);
-            return Err(Error::Activations { rows, width, values: activations.len() });
+            return Err(Error::Activations {
+                rows,
+                width,
+                values: activations.len(),
+            });
         }
         if layer > self.program.layers.len() {
             return Err(setting("layer", "is beyond the last one"));
@@ -195,11 +209,11 @@ impl Model {
         self.run(&mut [span], cancel, observer, Some((layer, activations)))
     }
 
-    fn run(
+    fn run<'o>(
         &self,
         spans: &mut [Span<'_>],
         cancel: &Cancel,
-        observer: Option<&mut dyn Observer>,
+        observer: Option<&'o mut (dyn Observer + 'o)>,
         entry: Option<(usize, &[f32])>,
     ) -> Result<(), Error> {
         if spans.iter().any(|s| !s.session.belongs_to(&self.identity)) {
@@ -238,7 +252,13 @@ impl ModelSession {
         let session = model.session()?;
         let logits = Vec::with_capacity(model.vocabulary());
         let chunk = if chunk == 0 { usize::MAX } else { chunk };
-        Ok(ModelSession { model, session, cancel, chunk, logits })
+        Ok(ModelSession {
+            model,
+            session,
+            cancel,
+            chunk,
+            logits,
+        })
     }
 
     /// The model.
@@ -265,9 +285,17 @@ impl ModelSession {
         let before = self.session.position();
         let chunks = tokens.len().div_ceil(self.chunk);
         for (index, chunk) in tokens.chunks(self.chunk.min(tokens.len())).enumerate() {
-            let logits = if index + 1 == chunks { Logits::Last } else { Logits::None };
-            let span =
-                Span { session: &mut self.session, tokens: chunk, logits, out: &mut self.logits };
+            let logits = if index + 1 == chunks {
+                Logits::Last
+            } else {
+                Logits::None
+            };
+            let span = Span {
+                session: &mut self.session,
+                tokens: chunk,
+                logits,
+                out: &mut self.logits,
+            };
             if let Err(error) = self.model.step(&mut [span], &self.cancel) {
                 self.session.truncate(before)?;
                 return Err(error);
@@ -303,17 +331,49 @@ impl crate::generate::LogitsSession for ModelSession {
     }
 }
 
+/// Lowering as the store wants it: faults before the family is known become defects of the
+/// configuration.
+fn lower(config: &str, tensors: &[TensorInfo]) -> Result<Program, Vec<Defect>> {
+    lamella_families::lower(config, tensors).map_err(|error| {
+        let (key, message) = match error {
+            LowerError::Defects(defects) => return defects,
+            LowerError::NotJson {
+                line,
+                column,
+                message,
+            } => (format!("line {line}, column {column}"), message),
+            LowerError::MissingModelType => (
+                "model_type".to_owned(),
+                "missing, so the model family is unknown".to_owned(),
+            ),
+            LowerError::UnknownModelType { found, known } => (
+                "model_type".to_owned(),
+                format!(
+                    "{found:?} is not a family this Lamella knows ({})",
+                    known.join(", ")
+                ),
+            ),
+            other => ("model_type".to_owned(), other.to_string()),
+        };
+        vec![Defect::ConfigValue { key, message }]
+    })
+}
+
 fn setting(name: &'static str, message: &str) -> Error {
-    Error::Setting { name, message: message.to_owned() }
+    Error::Setting {
+        name,
+        message: message.to_owned(),
+    }
 }
 
 fn resolve_context(program: &Program, options: &Options) -> Result<usize, Error> {
     let most = program.dims.context;
     match options.context {
         None => Ok(most),
-        Some(asked) if asked == 0 || asked > most => {
-            Err(setting("context", &format!("must be 1 to {most}, the most this model was made for")))
-        }
+        Some(asked) if asked == 0 || asked > most => Err(setting(
+            "context",
+            &format!("must be 1 to {most}, the most this model was made for"),
+        )),
         Some(asked) => Ok(asked),
     }
 }
@@ -332,9 +392,17 @@ fn resolve_isa(options: &Options) -> Result<Isa, Error> {
         Some(isa) if isa.is_available() => Ok(isa),
         Some(isa) => Err(Error::Isa {
             isa: isa.name().to_owned(),
-            available: Isa::available().map(Isa::name).collect::<Vec<_>>().join(", "),
+            available: available_isas(),
         }),
     }
+}
+
+fn available_isas() -> String {
+    let names = Isa::ALL
+        .iter()
+        .filter(|isa| isa.is_available())
+        .map(|isa| isa.name());
+    names.collect::<Vec<_>>().join(", ")
 }
 
 fn check_memory(

@@ -57,8 +57,6 @@ pub struct Options {
     /// Rows computed together; longer steps run in pieces of this size. Changes speed and
     /// workspace, never results.
     pub step_rows: usize,
-    /// Whether the digest of every record is checked as it is read.
-    pub check_digests: bool,
 }
 
 /// Rows computed together unless told otherwise.
@@ -75,7 +73,6 @@ impl Default for Options {
             memory_limit: None,
             context: None,
             step_rows: DEFAULT_STEP_ROWS,
-            check_digests: true,
         }
     }
 }

@@ -17,13 +17,17 @@ pub(crate) struct PagedRows {
 
 impl PagedRows {
     fn new(width: usize, context: usize) -> PagedRows {
-        PagedRows { width, pages: Vec::with_capacity(context.div_ceil(PAGE)) }
+        PagedRows {
+            width,
+            pages: Vec::with_capacity(context.div_ceil(PAGE)),
+        }
     }
 
     /// Makes room for `rows` rows in all.
     fn reserve(&mut self, rows: usize) {
         while self.pages.len() * PAGE < rows {
-            self.pages.push(vec![0.0; self.width * PAGE].into_boxed_slice());
+            self.pages
+                .push(vec![0.0; self.width * PAGE].into_boxed_slice());
         }
     }
 
@@ -88,7 +92,13 @@ impl Session {
             }
             layers.push(LayerState { rows });
         }
-        Ok(Session { model, position: 0, context, pages_before: 0, layers })
+        Ok(Session {
+            model,
+            position: 0,
+            context,
+            pages_before: 0,
+            layers,
+        })
     }
 
     /// Tokens the session has read.
@@ -106,7 +116,11 @@ impl Session {
     /// Bytes of state held now.
     #[must_use]
     pub fn state_bytes(&self) -> u64 {
-        self.layers.iter().flat_map(|l| &l.rows).map(PagedRows::bytes).sum()
+        self.layers
+            .iter()
+            .flat_map(|l| &l.rows)
+            .map(PagedRows::bytes)
+            .sum()
     }
 
     /// Makes room for `tokens` tokens in all, so that steps up to there allocate nothing.
@@ -133,7 +147,10 @@ impl Session {
     /// [`Error::Rollback`] if the session has fewer.
     pub fn truncate(&mut self, tokens: usize) -> Result<(), Error> {
         if tokens > self.position {
-            return Err(Error::Rollback { wanted: tokens, position: self.position });
+            return Err(Error::Rollback {
+                wanted: tokens,
+                position: self.position,
+            });
         }
         self.position = tokens;
         for rows in self.layers.iter_mut().flat_map(|l| &mut l.rows) {
@@ -157,7 +174,12 @@ impl Session {
     }
 
     fn page_count(&self) -> usize {
-        self.layers.iter().flat_map(|l| &l.rows).map(|r| r.pages.len()).next().unwrap_or(0)
+        self.layers
+            .iter()
+            .flat_map(|l| &l.rows)
+            .map(|r| r.pages.len())
+            .next()
+            .unwrap_or(0)
     }
 
     pub(crate) fn belongs_to(&self, model: &Arc<()>) -> bool {

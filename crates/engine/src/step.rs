@@ -53,11 +53,11 @@ pub trait Observer {
 }
 
 /// What a step needs beside its spans.
-pub(crate) struct StepContext<'a> {
+pub(crate) struct StepContext<'a, 'o> {
     pub(crate) program: &'a Program,
     pub(crate) step_rows: usize,
     pub(crate) cancel: &'a Cancel,
-    pub(crate) observer: Option<&'a mut dyn Observer>,
+    pub(crate) observer: Option<&'o mut (dyn Observer + 'o)>,
     /// Activations to enter with, and the layer they enter; `None` starts from the tokens.
     pub(crate) entry: Option<(usize, &'a [f32])>,
 }
@@ -74,7 +74,7 @@ pub(crate) fn run(
     backend: &mut dyn Backend,
     scratch: &mut StepScratch,
     spans: &mut [Span<'_>],
-    mut context: StepContext<'_>,
+    mut context: StepContext<'_, '_>,
 ) -> Result<(), Error> {
     for span in spans.iter_mut() {
         span.out.clear();
@@ -102,11 +102,19 @@ fn validate(span: &Span<'_>, program: &Program) -> Result<(), Error> {
     }
     let (position, context) = (span.session.position(), span.session.context());
     if span.tokens.len() > context - position {
-        return Err(Error::ContextLength { position, tokens: span.tokens.len(), context });
+        return Err(Error::ContextLength {
+            position,
+            tokens: span.tokens.len(),
+            context,
+        });
     }
     let vocabulary = program.dims.vocabulary;
     match span.tokens.iter().position(|&id| id as usize >= vocabulary) {
-        Some(index) => Err(Error::TokenRange { id: span.tokens[index], index, vocabulary }),
+        Some(index) => Err(Error::TokenRange {
+            id: span.tokens[index],
+            index,
+            vocabulary,
+        }),
         None => Ok(()),
     }
 }
@@ -115,10 +123,11 @@ fn run_pieces(
     backend: &mut dyn Backend,
     scratch: &mut StepScratch,
     spans: &mut [Span<'_>],
-    context: &mut StepContext<'_>,
+    context: &mut StepContext<'_, '_>,
 ) -> Result<(), Error> {
     for span in spans.iter_mut() {
-        span.session.reserve(span.session.position() + span.tokens.len())?;
+        span.session
+            .reserve(span.session.position() + span.tokens.len())?;
     }
     // A cursor over all rows of all spans: (span, token within it).
     let (mut span, mut token) = (0, 0);
@@ -149,16 +158,16 @@ fn run_piece(
     backend: &mut dyn Backend,
     scratch: &StepScratch,
     spans: &mut [Span<'_>],
-    context: &mut StepContext<'_>,
+    context: &mut StepContext<'_, '_>,
 ) -> Result<(), Error> {
     let first_layer = match context.entry {
         None => {
-            backend.embed(&scratch.tokens)?;
+            backend.embed(&scratch.segments, &scratch.tokens);
             0
         }
         Some((layer, activations)) => {
             // Only whole single-span steps enter with activations; `Model` has checked the size.
-            backend.load(activations);
+            backend.load(&scratch.segments, activations);
             layer
         }
     };
@@ -166,7 +175,9 @@ fn run_piece(
         context.cancel.check()?;
         backend.layer(index, &scratch.segments, spans, context.cancel)?;
         if any_non_finite(backend.hidden()) {
-            return Err(Error::NonFinite { place: format!("after layer {index}") });
+            return Err(Error::NonFinite {
+                place: format!("after layer {index}"),
+            });
         }
         if let Some(observer) = context.observer.as_deref_mut() {
             let width = context.program.boundary.width;
@@ -187,9 +198,11 @@ fn run_piece(
             Logits::All => s.row..s.row + s.rows,
         };
         let before = span.out.len();
-        backend.logits(rows, span.out)?;
+        backend.logits(rows, span.out);
         if any_non_finite(&span.out[before..]) {
-            return Err(Error::NonFinite { place: "in the logits".to_owned() });
+            return Err(Error::NonFinite {
+                place: "in the logits".to_owned(),
+            });
         }
     }
     Ok(())

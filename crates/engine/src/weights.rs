@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::memory::Buffer;
 use crate::options::{Options, SourcePolicy};
-use lamella_container::{Store, quant};
+use lamella_container::{CodecError, Store, decode, quantise};
 use lamella_kernels::{Matrix, pack, packed_bytes};
 use lamella_program::encoding::Policy;
 use lamella_program::{Encoding, Operand, OperandId, Role};
@@ -34,7 +34,9 @@ pub struct OpenProgress {
 /// [`Error::EncodingUnavailable`] for the first operand that cannot be had as wanted.
 pub(crate) fn choose_all(store: &Store, options: &Options) -> Result<Vec<Choice>, Error> {
     let operands = store.program().operands.iter().enumerate();
-    operands.map(|(i, o)| choose(o, store.encodings(OperandId(i as u32)), options)).collect()
+    operands
+        .map(|(i, o)| choose(o, store.encodings(OperandId(i as u32)), options))
+        .collect()
 }
 
 fn choose(operand: &Operand, stored: &[Encoding], options: &Options) -> Result<Choice, Error> {
@@ -45,27 +47,46 @@ fn choose(operand: &Operand, stored: &[Encoding], options: &Options) -> Result<C
     };
     let canonical = stored.iter().copied().find(|e| !e.is_compiled());
     let Some(&first) = stored.first() else {
-        return Err(unavailable(Encoding::F32, "the model stores no encoding of it".to_owned()));
+        return Err(unavailable(
+            Encoding::F32,
+            "the model stores no encoding of it".to_owned(),
+        ));
     };
     if !operand.role.may_quantise() {
         let source = canonical.unwrap_or(first);
-        return Ok(Choice { stored: source, resident: Encoding::F32 });
+        return Ok(Choice {
+            stored: source,
+            resident: Encoding::F32,
+        });
     }
     let Some(want) = options.want else {
-        return Ok(Choice { stored: first, resident: first });
+        return Ok(Choice {
+            stored: first,
+            resident: first,
+        });
     };
     let target = Policy::uniform(want).encoding(operand.role).unwrap_or(want);
     let usable = options.source != SourcePolicy::Transient || !target.is_compiled();
     if usable && stored.contains(&target) {
-        return Ok(Choice { stored: target, resident: target });
+        return Ok(Choice {
+            stored: target,
+            resident: target,
+        });
     }
-    let list = stored.iter().map(|e| e.name()).collect::<Vec<_>>().join(", ");
+    let list = stored
+        .iter()
+        .map(|e| e.name())
+        .collect::<Vec<_>>()
+        .join(", ");
     if options.source == SourcePolicy::Stored {
         let reason = format!("only {list} is stored, and making it at load was ruled out");
         return Err(unavailable(target, reason));
     }
     match canonical {
-        Some(source) if target.is_compiled() => Ok(Choice { stored: source, resident: target }),
+        Some(source) if target.is_compiled() => Ok(Choice {
+            stored: source,
+            resident: target,
+        }),
         _ => {
             let reason = format!("only {list} is stored; convert from the checkpoint again");
             Err(unavailable(target, reason))
@@ -78,7 +99,9 @@ fn choose(operand: &Operand, stored: &[Encoding], options: &Options) -> Result<C
 /// # Errors
 /// [`Error::Setting`] if the size overflows.
 pub(crate) fn resident_bytes(operand: &Operand, choice: Choice) -> Result<usize, Error> {
-    item_bytes(operand, choice)?.checked_mul(operand.items()).ok_or_else(|| too_large(operand))
+    item_bytes(operand, choice)?
+        .checked_mul(operand.items())
+        .ok_or_else(|| too_large(operand))
 }
 
 fn item_bytes(operand: &Operand, choice: Choice) -> Result<usize, Error> {
@@ -86,13 +109,25 @@ fn item_bytes(operand: &Operand, choice: Choice) -> Result<usize, Error> {
         Role::Vector | Role::Kernel | Role::Table => operand.item_elements().checked_mul(4),
         _ => packed_bytes(choice.resident, operand.rows(), operand.cols()),
     };
-    bytes.and_then(|b| b.checked_next_multiple_of(64)).ok_or_else(|| too_large(operand))
+    bytes
+        .and_then(|b| b.checked_next_multiple_of(64))
+        .ok_or_else(|| too_large(operand))
+}
+
+fn codec(operand: &Operand, source: CodecError) -> Error {
+    Error::Codec {
+        operand: operand.name.clone(),
+        source,
+    }
 }
 
 fn too_large(operand: &Operand) -> Error {
     Error::Setting {
         name: "operand",
-        message: format!("{}: shape {:?} overflows memory", operand.name, operand.shape),
+        message: format!(
+            "{}: shape {:?} overflows memory",
+            operand.name, operand.shape
+        ),
     }
 }
 
@@ -107,11 +142,14 @@ pub(crate) fn read_f32(
     let (rows, cols) = (operand.rows(), operand.cols());
     let mut values = read_decoded(store, id, item, choice.stored)?;
     if choice.resident.is_compiled() && choice.stored != choice.resident {
-        let size =
-            choice.resident.matrix_bytes(rows, cols).ok_or_else(|| too_large(operand))?;
+        let size = choice
+            .resident
+            .matrix_bytes(rows, cols)
+            .ok_or_else(|| too_large(operand))?;
         let mut bytes = vec![0; size];
-        quant::quantise(choice.resident, rows, cols, &values, &mut bytes)?;
-        quant::decode(choice.resident, rows, cols, &bytes, &mut values)?;
+        quantise(choice.resident, rows, cols, &values, &mut bytes)
+            .map_err(|e| codec(operand, e))?;
+        decode(choice.resident, rows, cols, &bytes, &mut values).map_err(|e| codec(operand, e))?;
     }
     Ok(values)
 }
@@ -124,11 +162,13 @@ fn read_decoded(
 ) -> Result<Vec<f32>, Error> {
     let operand = store.program().operand(id);
     let (rows, cols) = (operand.rows(), operand.cols());
-    let size = stored.matrix_bytes(rows, cols).ok_or_else(|| too_large(operand))?;
+    let size = stored
+        .matrix_bytes(rows, cols)
+        .ok_or_else(|| too_large(operand))?;
     let mut bytes = vec![0; size];
     store.read(id, item, stored, &mut bytes)?;
     let mut values = vec![0.0; operand.item_elements()];
-    quant::decode(stored, rows, cols, &bytes, &mut values)?;
+    decode(stored, rows, cols, &bytes, &mut values).map_err(|e| codec(operand, e))?;
     Ok(values)
 }
 
@@ -145,7 +185,12 @@ impl Loaded {
     /// One item as a matrix.
     pub(crate) fn matrix(&self, item: usize) -> Matrix<'_> {
         let data = &self.data[item * self.item_bytes..(item + 1) * self.item_bytes];
-        Matrix { encoding: self.encoding, rows: self.rows, cols: self.cols, data }
+        Matrix {
+            encoding: self.encoding,
+            rows: self.rows,
+            cols: self.cols,
+            data,
+        }
     }
 
     /// A vector operand's values.
@@ -185,7 +230,12 @@ pub(crate) fn load_all(
     for (index, l) in loaded.iter_mut().enumerate() {
         let id = OperandId(index as u32);
         for (item, slot) in l.data.chunks_exact_mut(l.item_bytes).enumerate() {
-            jobs.push(Mutex::new(Job { id, item, choice: choices[index], slot }));
+            jobs.push(Mutex::new(Job {
+                id,
+                item,
+                choice: choices[index],
+                slot,
+            }));
         }
     }
     run_jobs(store, &jobs, threads, total, progress)?;
@@ -241,7 +291,9 @@ fn load(store: &Store, job: &mut Job<'_>) -> Result<(), Error> {
     let operand = store.program().operand(job.id);
     let (rows, cols) = (operand.rows(), operand.cols());
     let Choice { stored, resident } = job.choice;
-    let stored_bytes = stored.matrix_bytes(rows, cols).ok_or_else(|| too_large(operand))?;
+    let stored_bytes = stored
+        .matrix_bytes(rows, cols)
+        .ok_or_else(|| too_large(operand))?;
     if stored.is_compiled() && stored == resident {
         store.read(job.id, job.item, stored, &mut job.slot[..stored_bytes])?;
         return Ok(());
@@ -254,13 +306,18 @@ fn load(store: &Store, job: &mut Job<'_>) -> Result<(), Error> {
     }
     let values = read_decoded(store, job.id, job.item, stored)?;
     if resident.is_compiled() {
-        let size = resident.matrix_bytes(rows, cols).ok_or_else(|| too_large(operand))?;
-        quant::quantise(resident, rows, cols, &values, &mut job.slot[..size])?;
+        let size = resident
+            .matrix_bytes(rows, cols)
+            .ok_or_else(|| too_large(operand))?;
+        quantise(resident, rows, cols, &values, &mut job.slot[..size])
+            .map_err(|e| codec(operand, e))?;
         return Ok(());
     }
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     match operand.role {
-        Role::Vector | Role::Kernel | Role::Table => job.slot[..bytes.len()].copy_from_slice(&bytes),
+        Role::Vector | Role::Kernel | Role::Table => {
+            job.slot[..bytes.len()].copy_from_slice(&bytes)
+        }
         _ => pack(Encoding::F32, rows, cols, &bytes, job.slot),
     }
     Ok(())

@@ -30,10 +30,10 @@ pub(crate) trait Backend: Send {
     fn resident_bytes(&self) -> u64;
 
     /// Starts a piece of `tokens.len()` rows from their embeddings.
-    fn embed(&mut self, tokens: &[u32]) -> Result<(), Error>;
+    fn embed(&mut self, segments: &[Segment], tokens: &[u32]);
 
     /// Starts a piece from activations `[rows, width]` that enter some later layer.
-    fn load(&mut self, activations: &[f32]);
+    fn load(&mut self, segments: &[Segment], activations: &[f32]);
 
     /// Runs layer `index` over the piece, reading and extending the sessions' state of that layer.
     fn layer(
@@ -48,5 +48,5 @@ pub(crate) trait Backend: Send {
     fn hidden(&self) -> &[f32];
 
     /// Appends the logits of the given rows of the piece to `out`, `[rows.len(), logits]`.
-    fn logits(&mut self, rows: std::ops::Range<usize>, out: &mut Vec<f32>) -> Result<(), Error>;
+    fn logits(&mut self, rows: std::ops::Range<usize>, out: &mut Vec<f32>);
 }

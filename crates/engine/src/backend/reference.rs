@@ -44,7 +44,11 @@ impl Reference {
             }
             operands.push(values);
         }
-        Ok(Reference { program, operands, hidden: Vec::new() })
+        Ok(Reference {
+            program,
+            operands,
+            hidden: Vec::new(),
+        })
     }
 
     fn weight(&self, id: OperandId) -> &[f32] {
@@ -54,7 +58,9 @@ impl Reference {
     fn linear(&self, linear: &Linear, x: &[f32]) -> Vec<f32> {
         let mut y = matrix_vector(self.weight(linear.weight), x);
         if let Some(bias) = linear.bias {
-            y.iter_mut().zip(self.weight(bias)).for_each(|(y, b)| *y += b);
+            y.iter_mut()
+                .zip(self.weight(bias))
+                .for_each(|(y, b)| *y += b);
         }
         y
     }
@@ -116,7 +122,10 @@ impl Reference {
             }
         }
         if let Some(rope) = &a.rope {
-            for head in q.chunks_exact_mut(a.head_dim).chain(k.chunks_exact_mut(a.head_dim)) {
+            for head in q
+                .chunks_exact_mut(a.head_dim)
+                .chain(k.chunks_exact_mut(a.head_dim))
+            {
                 rotate(rope, position, head);
             }
         }
@@ -221,7 +230,7 @@ impl Backend for Reference {
         self.operands.iter().map(|o| o.len() as u64 * 4).sum()
     }
 
-    fn embed(&mut self, tokens: &[u32]) -> Result<(), Error> {
+    fn embed(&mut self, _segments: &[Segment], tokens: &[u32]) {
         let entry = &self.program.entry;
         let width = self.program.dims.hidden;
         let mut hidden = Vec::with_capacity(tokens.len() * width);
@@ -237,10 +246,9 @@ impl Backend for Reference {
             hidden.extend(row);
         }
         self.hidden = hidden;
-        Ok(())
     }
 
-    fn load(&mut self, activations: &[f32]) {
+    fn load(&mut self, _segments: &[Segment], activations: &[f32]) {
         self.hidden = activations.to_vec();
     }
 
@@ -275,7 +283,7 @@ impl Backend for Reference {
         &self.hidden
     }
 
-    fn logits(&mut self, rows: Range<usize>, out: &mut Vec<f32>) -> Result<(), Error> {
+    fn logits(&mut self, rows: Range<usize>, out: &mut Vec<f32>) {
         let exit = &self.program.exit;
         let width = self.program.dims.hidden;
         for row in rows {
@@ -287,22 +295,30 @@ impl Backend for Reference {
                 x.iter_mut().for_each(|v| *v *= scale);
             }
             let head = &self.weight(exit.head)[..exit.logits * width];
-            out.extend(matrix_vector(head, &x).into_iter().map(|l| match exit.soft_cap {
-                Some(cap) => cap * (l / cap).tanh(),
-                None => l,
-            }));
+            out.extend(
+                matrix_vector(head, &x)
+                    .into_iter()
+                    .map(|l| match exit.soft_cap {
+                        Some(cap) => cap * (l / cap).tanh(),
+                        None => l,
+                    }),
+            );
         }
-        Ok(())
     }
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f64 {
-    a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+    a.iter()
+        .zip(b)
+        .map(|(&a, &b)| f64::from(a) * f64::from(b))
+        .sum()
 }
 
 /// `W x` for a row-major `W` with `x.len()` columns.
 fn matrix_vector(w: &[f32], x: &[f32]) -> Vec<f32> {
-    w.chunks_exact(x.len()).map(|row| dot(row, x) as f32).collect()
+    w.chunks_exact(x.len())
+        .map(|row| dot(row, x) as f32)
+        .collect()
 }
 
 fn softmax(logits: &[f64]) -> Vec<f64> {

@@ -1,0 +1,135 @@
+//! What blocks do row by row around their products: norms, quantised inputs, cutting of work.
+
+use super::Core;
+use super::work::Work;
+use lamella_kernels::{Input, QuantisedRows, SharedRows};
+use lamella_program::Encoding;
+use lamella_program::block::RmsNorm;
+use std::ops::Range;
+
+/// Row-wise work below this many elements is done by the caller alone: a fork costs more.
+const ALONE: usize = 16 * 1024;
+
+/// Tasks a product is cut into for each thread, so that a late thread does not hold up the others.
+const TASKS_PER_THREAD: usize = 16;
+
+/// The input a matrix of `encoding` takes.
+pub(super) fn input<'a>(
+    encoding: Encoding,
+    x: &'a [f32],
+    stride: usize,
+    quantised: &'a QuantisedRows,
+) -> Input<'a> {
+    if encoding.is_compiled() {
+        Input::Quantised(quantised)
+    } else {
+        Input::F32 { x, stride }
+    }
+}
+
+impl Core {
+    /// Norms the stream into the block's input; with a post-norm, clears the block's output.
+    pub(super) fn enter_block(&self, norm: Option<&RmsNorm>, post_norm: bool, work: &mut Work) {
+        let width = self.program.dims.hidden;
+        let elements = work.hidden.len();
+        self.norm_rows(norm, &work.hidden, &mut work.normed[..elements], width);
+        if post_norm {
+            work.branch[..elements].fill(0.0);
+        }
+    }
+
+    /// Norms the block's output and adds it to the stream. Without a post-norm the block has
+    /// added to the stream itself.
+    pub(super) fn leave_block(&self, norm: Option<&RmsNorm>, work: &mut Work) {
+        let Some(norm) = norm else { return };
+        let width = self.program.dims.hidden;
+        let weight = self.norm_weight(norm);
+        let Work { hidden, branch, .. } = work;
+        for (x, y) in hidden
+            .chunks_exact_mut(width)
+            .zip(branch.chunks_exact_mut(width))
+        {
+            self.kernels.rms_norm_in_place(y, weight, norm.eps);
+            self.kernels.add(x, y);
+        }
+    }
+
+    /// Norms rows of `width` elements; copies them where there is no norm.
+    pub(super) fn norm_rows(
+        &self,
+        norm: Option<&RmsNorm>,
+        x: &[f32],
+        out: &mut [f32],
+        width: usize,
+    ) {
+        let Some(norm) = norm else {
+            out.copy_from_slice(x);
+            return;
+        };
+        let weight = self.norm_weight(norm);
+        let out = SharedRows::new(out, width, width);
+        self.over_rows(x.len() / width, width, &|row| {
+            let x = &x[row * width..(row + 1) * width];
+            // SAFETY: each row is one task's.
+            let out = unsafe { out.slice_mut(row, 0..width) };
+            self.kernels.rms_norm(x, weight, norm.eps, out);
+        });
+    }
+
+    /// Quantises rows of `width` elements if any of `encodings` needs it.
+    pub(super) fn quantise_for(
+        &self,
+        encodings: &[Encoding],
+        x: &[f32],
+        width: usize,
+        out: &mut QuantisedRows,
+    ) {
+        if !encodings.iter().any(|e| e.is_compiled()) {
+            return;
+        }
+        let rows = x.len() / width;
+        out.reset(rows, width);
+        let writer = out.writer();
+        self.over_rows(rows, width, &|row| {
+            // SAFETY: each row is one task's.
+            unsafe {
+                writer.quantise_row(&self.kernels, row, &x[row * width..(row + 1) * width]);
+            }
+        });
+    }
+
+    /// Calls `body` for every row of `width` elements, on all threads where it pays.
+    pub(super) fn over_rows(&self, rows: usize, width: usize, body: &(dyn Fn(usize) + Sync)) {
+        if rows * width <= ALONE {
+            (0..rows).for_each(body);
+            return;
+        }
+        let chunk = rows.div_ceil(self.pool.threads() * 4);
+        self.pool.run(rows.div_ceil(chunk), &|task, _| {
+            (task * chunk..rows.min((task + 1) * chunk)).for_each(body);
+        });
+    }
+
+    /// Cuts `blocks` row blocks of a product of `rows` rows into tasks and runs them.
+    pub(super) fn over_blocks(
+        &self,
+        blocks: usize,
+        rows: usize,
+        body: &(dyn Fn(Range<usize>) + Sync),
+    ) {
+        let chunk = self.block_chunk(blocks, rows);
+        self.pool.run(blocks.div_ceil(chunk), &|task, _| {
+            body(task * chunk..blocks.min((task + 1) * chunk));
+        });
+    }
+
+    /// Row blocks a task takes: even shares, whole register tiles where there are many.
+    pub(super) fn block_chunk(&self, blocks: usize, _rows: usize) -> usize {
+        let share = blocks / (self.pool.threads() * TASKS_PER_THREAD);
+        if share >= 4 {
+            share / 4 * 4
+        } else {
+            share.max(1).next_power_of_two()
+        }
+    }
+}
