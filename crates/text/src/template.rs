@@ -8,6 +8,7 @@ mod clock;
 mod dumps;
 mod python;
 mod source;
+mod stored;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,14 +22,17 @@ use crate::{Error, Message};
 pub use clock::{Clock, DateTime};
 
 /// Work one rendering may do: about this many template instructions, or 64 times as many bytes
-/// produced. A conversation of a thousand messages needs about a hundredth.
-const FUEL: u64 = 8_000_000;
+/// produced. A conversation of a thousand messages needs about a fiftieth.
+const FUEL: u64 = 4_000_000;
+/// Stack that templates are parsed and rendered on. minijinja recurses as deep as a template and
+/// its values are nested; what the limits here allow needs up to about 16 MiB.
+const STACK_BYTES: usize = 64 << 20;
 /// Largest template, in bytes. The largest in use has about 20 kB.
 const MAX_TEMPLATE_BYTES: usize = 1 << 20;
 /// Most templates one checkpoint may carry.
 const MAX_TEMPLATES: usize = 64;
-/// How deep macros may call each other.
-const MAX_DEPTH: usize = 100;
+/// How deep calls may nest; a macro counts four.
+const MAX_DEPTH: usize = 200;
 
 /// Names a template sees that options may not redefine.
 const RESERVED: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
@@ -116,22 +120,15 @@ impl ChatTemplate {
                 return Err(Error::field(file, "chat_template", cause));
             }
             let place = place(file, name, names.len() > 1);
-            let prepared =
-                source::prepare(source).map_err(|(line, cause)| Error::TemplateSyntax {
-                    file: place.clone(),
-                    line,
-                    cause,
-                })?;
-            environment
-                .add_template_owned(name.clone(), prepared)
-                .map_err(|error| {
-                    let line = error.line().unwrap_or(0);
-                    Error::TemplateSyntax {
-                        file: place,
-                        line,
-                        cause: words(&error),
-                    }
-                })?;
+            let parsed = source::prepare(source).and_then(|prepared| {
+                on_own_stack(|| environment.add_template_owned(name.clone(), prepared))?
+                    .map_err(|error| (line_of(&error), words(&error)))
+            });
+            parsed.map_err(|(line, cause)| Error::TemplateSyntax {
+                file: place,
+                line,
+                cause,
+            })?;
         }
         Ok(Self(Arc::new(Inner {
             environment,
@@ -173,9 +170,23 @@ impl ChatTemplate {
                 format!("the variable `{key}` is set by the conversation itself"),
             ));
         }
-        let mut context: BTreeMap<String, Value> = BTreeMap::new();
-        context.insert("documents".into(), Value::from(()));
-        for (key, value) in inner.special.iter().chain(&options.variables) {
+        let rendered = on_own_stack(|| {
+            let context = self.context(messages, options);
+            inner.environment.get_template(name)?.render(context)
+        });
+        match rendered {
+            Ok(Ok(prompt)) => Ok(prompt),
+            Ok(Err(error)) => Err(match python::raised(&error) {
+                Some(cause) => Error::ConversationRefused { cause },
+                None => fail(line_of(&error), words(&error)),
+            }),
+            Err((line, cause)) => Err(fail(line, cause)),
+        }
+    }
+
+    fn context(&self, messages: &[Message], options: &ChatOptions) -> BTreeMap<String, Value> {
+        let mut context = BTreeMap::from([("documents".to_owned(), Value::from(()))]);
+        for (key, value) in self.0.special.iter().chain(&options.variables) {
             context.insert(key.clone(), Value::from(Serde(value)));
         }
         context.insert("messages".into(), Value::from(Serde(messages)));
@@ -184,14 +195,7 @@ impl ChatTemplate {
             "add_generation_prompt".into(),
             options.add_generation_prompt.into(),
         );
-        inner
-            .environment
-            .get_template(name)
-            .and_then(|template| template.render(context))
-            .map_err(|error| match python::raised(&error) {
-                Some(cause) => Error::ConversationRefused { cause },
-                None => fail(error.line().unwrap_or(0), words(&error)),
-            })
+        context
     }
 
     fn choose<'a>(&'a self, options: &'a ChatOptions) -> Result<&'a str, Error> {
@@ -220,6 +224,24 @@ impl fmt::Debug for ChatTemplate {
             .field("names", &self.0.names)
             .finish_non_exhaustive()
     }
+}
+
+/// Runs `work` on a stack of known size; a panic comes back as an error (line and cause).
+fn on_own_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, (usize, String)> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name("chat-template".into())
+            .stack_size(STACK_BYTES)
+            .spawn_scoped(scope, work)
+            .map_err(|error| (0, format!("no thread to run it on: {error}")))?;
+        thread
+            .join()
+            .map_err(|_| (0, "the template engine panicked, which is a defect".into()))
+    })
+}
+
+fn line_of(error: &JinjaError) -> usize {
+    error.line().unwrap_or(0)
 }
 
 fn place(file: &str, name: &str, several: bool) -> String {
@@ -261,6 +283,13 @@ fn environment(clock: Clock) -> Environment<'static> {
     environment.set_debug(false);
     environment.add_filter("tojson", to_json);
     environment.add_filter("string", python::string);
+    environment.add_filter("stored", stored::stored);
+    environment.add_filter("attached", stored::attached);
+    // Not part of Jinja2; they print or chain values without bound.
+    for filter in ["zip", "chain"] {
+        environment.remove_filter(filter);
+    }
+    environment.remove_global("debug");
     environment.add_function(
         "raise_exception",
         |message: Value| -> Result<Value, JinjaError> { Err(python::raise(message.to_string())) },

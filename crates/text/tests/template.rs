@@ -161,7 +161,13 @@ fn work_is_bounded() {
         "{{ 'x' | indent(1000000000000) }}",
         "{{ '%1000000000d' | format(1) }}",
         "{{ '{:>1000000000}'.format(1) }}",
-        "{{ [1] | tojson(indent=1000000000000) | length * 'a' }}",
+        "{{ ('{:9999}' * 100000).format(1) }}",
+        "{% set ns = namespace() %}{% set ns.a = [ns] %}{{ ns.a ~ '' }}",
+        "{% set ns = namespace() %}{% set ns.a = {'x': ns} %}{{ ns == ns }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(20000) %}{% set ns.x = ns.x + [1] %}\
+         {% endfor %}{{ ns.x == ns.x }}",
+        "{% set ns = namespace(x={}) %}{% for i in range(20000) %}\
+         {% set ns.x = dict(ns.x, a=ns.x) %}{% endfor %}{{ ns.x == ns.x }}",
     ] {
         let rendered = parse(source).and_then(|it| it.render(&[], &ChatOptions::default()));
         assert!(

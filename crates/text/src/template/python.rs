@@ -126,13 +126,27 @@ fn repr_string(text: &str, out: &mut String) {
                 out.push('\\');
                 out.push(c);
             }
-            c if c < ' ' || ('\u{7f}'..'\u{a1}').contains(&c) || c == '\u{ad}' => {
-                let _ = write!(out, "\\x{:02x}", c as u32);
+            c if printable(c) => out.push(c),
+            c => {
+                let code = u32::from(c);
+                let _ = match code {
+                    0..=0xff => write!(out, "\\x{code:02x}"),
+                    0x100..=0xffff => write!(out, "\\u{code:04x}"),
+                    _ => write!(out, "\\U{code:08x}"),
+                };
             }
-            c => out.push(c),
         }
     }
     out.push(quote);
+}
+
+/// What Python's `str.isprintable` accepts, but for code points that are not assigned.
+fn printable(c: char) -> bool {
+    let format = matches!(c, '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}'
+        | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0001}'..='\u{e007f}');
+    let private = matches!(c, '\u{e000}'..='\u{f8ff}' | '\u{f0000}'..);
+    c == ' ' || !(c.is_control() || c.is_whitespace() || format || private)
 }
 
 /// Python's `repr` of a float: the shortest digits that read back, as `1.0`, `1e-05`, `1e+16`.
@@ -172,10 +186,30 @@ pub(super) fn method(
     {
         return Ok(result);
     }
+    if let Some(text) = value.as_str()
+        && name == "format"
+    {
+        charge_format(state, text)?;
+    }
     if value.kind() == ValueKind::Map && name == "copy" && args.is_empty() {
         return Ok(value.clone());
     }
     pycompat::unknown_method_callback(state, value, name, args)
+}
+
+/// Pays for what `str.format` may pad its fields to, since the engine pays only afterwards.
+fn charge_format(state: &State<'_, '_>, form: &str) -> Result<(), Error> {
+    let longest = form
+        .split(|c: char| !c.is_ascii_digit())
+        .map(str::len)
+        .max()
+        .unwrap_or(0);
+    if longest > 4 {
+        let detail = "str.format: a width or precision of more than four digits";
+        return Err(Error::new(ErrorKind::InvalidOperation, detail));
+    }
+    let width = 10_u64.pow(longest as u32);
+    state.consume_fuel(form.matches('{').count() as u64 * width / 64)
 }
 
 fn string_method(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {

@@ -61,7 +61,7 @@ TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {
 V = {"flag": True, "none": None, "i": 3, "f": 0.1, "s": "it's", "list": [1, "a", None, 2.0],
      "map": {"b": 1, "a": {"x": [], "y": {}}}, "empty": [], "big": 12345678901234567890,
      "floats": [1.0, 1e15, 1e16, 1e22, 1.5e-4, 1e-5, 123456.789, -0.0, 5e-324],
-     "text": "  one two  two\tthree\n", "quotes": ["a'b", "a\"b", "a'b\"c", "\n\t\\\x00\x7fé"]}
+     "text": "  one two  two\tthree\n", "quotes": ["a'b", "a\"b", "a'b\"c", "\n\t\\\x00\x7fé\u2028\u200b\xa0\ufeff\ue000\U0010fffd\U000e0041"]}
 
 CASES = {
     "print": "{{ flag }} {{ none }} {{ i }} {{ f }} {{ s }} {{ undefined_name }} {{ big }}",
@@ -168,7 +168,7 @@ CASES = {
                  "{% set index = (messages | length - 1) - loop.index0 %}"
                  "{% if ns.last < 0 and m.role == 'user' %}{% set ns.last = index %}{% endif %}"
                  "{% endfor %}{{ ns.last }}",
-    "format_filter": "{{ '%s-%d-%.2f' | format('a', 3, 1.5) }} {{ '%s' % 'x' }}",
+    "format_filter": "{{ '%s-%d-%.2f' | format('a', 3, 1.5) }}",
     "undefined_arg": "{% macro m(a) %}{{ a is defined }}{% endmacro %}{{ m() }}",
     "none_attr": "{{ none.x is defined }}{{ messages[2].content.x is defined }}",
     "chained": "{{ (text.strip().split(' ') | first).upper()[0] }}",
