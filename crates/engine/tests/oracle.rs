@@ -11,28 +11,53 @@ fn check(fixture: &str, backend: BackendKind) {
     let ids = reference_ids(&dir.join("ref.json"), "full_ids");
     let prompt = reference_ids(&dir.join("ref.json"), "prompt_ids").len();
     let greedy = reference_ids(&dir.join("ref.json"), "greedy_ids");
-    let model = open(&dir, &Options { backend, ..Options::default() });
+    let model = open(
+        &dir,
+        &Options {
+            backend,
+            ..Options::default()
+        },
+    );
     assert_eq!(model.vocabulary(), vocabulary);
     let mut session = model.session().expect("session");
     let logits = read(&model, &mut session, &ids, usize::MAX);
     assert_eq!(logits.len(), reference.len());
     let scale = reference.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-    let error = logits.iter().zip(&reference).fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
-    println!("{fixture} {backend:?}: maximum relative logit error {:e}", error / scale);
-    assert!(error / scale < 1e-4, "{fixture} {backend:?}: {:e}", error / scale);
+    let error = logits
+        .iter()
+        .zip(&reference)
+        .fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
+    println!(
+        "{fixture} {backend:?}: maximum relative logit error {:e}",
+        error / scale
+    );
+    assert!(
+        error / scale < 1e-4,
+        "{fixture} {backend:?}: {:e}",
+        error / scale
+    );
     for (i, &expected) in greedy.iter().enumerate() {
         let row = &logits[(prompt + i - 1) * vocabulary..(prompt + i) * vocabulary];
-        let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
-        assert_eq!(best.map(|b| b.0 as u32), Some(expected), "{fixture} greedy token {i}");
+        let best = row
+            .iter()
+            .enumerate()
+            .max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
+        assert_eq!(
+            best.map(|b| b.0 as u32),
+            Some(expected),
+            "{fixture} greedy token {i}"
+        );
     }
 }
 
 #[test]
 fn olmoe_on_the_reference_backend() {
     check("olmoe-101", BackendKind::Reference);
+    check("olmoe-202", BackendKind::Reference);
 }
 
 #[test]
 fn olmoe_on_the_cpu_backend() {
     check("olmoe-101", BackendKind::Cpu);
+    check("olmoe-202", BackendKind::Cpu);
 }

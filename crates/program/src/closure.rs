@@ -344,7 +344,13 @@ impl Checker<'_> {
             let message = format!("{} heads cannot share {} key heads", a.heads, a.kv_heads);
             self.geometry(place, message);
         }
-        let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
+        let (Some(q), Some(kv)) = (
+            a.heads.checked_mul(a.head_dim),
+            a.kv_heads.checked_mul(a.head_dim),
+        ) else {
+            self.geometry(place, "heads times head size overflows".into());
+            return;
+        };
         self.linear(place, &a.query, q, hidden);
         self.linear(place, &a.key, kv, hidden);
         self.linear(place, &a.value, kv, hidden);
@@ -363,6 +369,11 @@ impl Checker<'_> {
             let message = format!("{} rotated channels of {}", rope.dims, a.head_dim);
             self.geometry(place, message);
         }
+        self.attention_extras(place, a);
+    }
+
+    /// Parts of attention this version has no rules for.
+    fn attention_extras(&mut self, place: &str, a: &Attention) {
         for (present, what) in [
             (a.span != crate::block::Span::Full, "sliding attention"),
             (a.sinks.is_some(), "attention sinks"),

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 /// A directory under the repository root.
 pub(crate) fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(path)
 }
 
 /// An f32 matrix from a reference file.
@@ -21,15 +23,25 @@ pub(crate) fn reference_matrix(file: &Path, name: &str) -> (usize, Vec<f32>) {
     let entry = &table[name];
     let offset = |i: usize| entry["data_offsets"][i].as_u64().expect("offset") as usize;
     let data = &bytes[8 + header + offset(0)..8 + header + offset(1)];
-    let values = data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("f32")));
-    (entry["shape"][1].as_u64().expect("columns") as usize, values.collect())
+    let values = data
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes(b.try_into().expect("f32")));
+    (
+        entry["shape"][1].as_u64().expect("columns") as usize,
+        values.collect(),
+    )
 }
 
 /// A list of token ids in a reference file.
 pub(crate) fn reference_ids(file: &Path, key: &str) -> Vec<u32> {
     let json: serde_json::Value =
         serde_json::from_slice(&std::fs::read(file).expect("reference")).expect("json");
-    json[key].as_array().expect(key).iter().map(|v| v.as_u64().expect("id") as u32).collect()
+    json[key]
+        .as_array()
+        .expect(key)
+        .iter()
+        .map(|v| v.as_u64().expect("id") as u32)
+        .collect()
 }
 
 /// Opens a model of the repository.
@@ -42,7 +54,12 @@ pub(crate) fn read(model: &Model, session: &mut Session, tokens: &[u32], chunk: 
     let mut all = Vec::new();
     let mut out = Vec::new();
     for tokens in tokens.chunks(chunk) {
-        let span = Span { session: &mut *session, tokens, logits: Logits::All, out: &mut out };
+        let span = Span {
+            session: &mut *session,
+            tokens,
+            logits: Logits::All,
+            out: &mut out,
+        };
         model.step(&mut [span], &Cancel::new()).expect("step");
         all.extend_from_slice(&out);
     }

@@ -1,0 +1,282 @@
+//! Failed, cancelled and rolled-back steps leave a conversation as it was.
+
+mod common;
+
+use common::{bits, open, read, reference_ids, repository};
+use lamella_engine::{Cancel, Error, Logits, Model, Observer, Options, Session, Span};
+use std::sync::Arc;
+
+fn model() -> (Arc<Model>, Vec<u32>) {
+    let dir = repository("fixtures/olmoe-101");
+    let ids = reference_ids(&dir.join("ref.json"), "full_ids");
+    (
+        open(
+            &dir,
+            &Options {
+                threads: Some(2),
+                ..Options::default()
+            },
+        ),
+        ids,
+    )
+}
+
+/// Raises the flag after one layer.
+struct CancelAfter {
+    layer: usize,
+    cancel: Cancel,
+}
+
+impl Observer for CancelAfter {
+    fn layer(&mut self, layer: usize, _: usize, _: usize, _: &[f32]) -> Result<(), Error> {
+        if layer == self.layer {
+            self.cancel.cancel();
+        }
+        Ok(())
+    }
+}
+
+fn step(
+    model: &Model,
+    session: &mut Session,
+    tokens: &[u32],
+    cancel: &Cancel,
+) -> Result<Vec<f32>, Error> {
+    let mut out = vec![1.0];
+    let span = Span {
+        session,
+        tokens,
+        logits: Logits::All,
+        out: &mut out,
+    };
+    model.step(&mut [span], cancel)?;
+    Ok(out)
+}
+
+#[test]
+fn a_step_cancelled_at_any_layer_boundary_changes_nothing() {
+    let (model, ids) = model();
+    let mut undisturbed = model.session().expect("session");
+    let expected = bits(&read(&model, &mut undisturbed, &ids[..80], 20));
+    let layers = model.program().layers.len();
+    let mut session = model.session().expect("session");
+    let mut got = Vec::new();
+    for (turn, tokens) in ids[..80].chunks(20).enumerate() {
+        // 70 tokens need pages the session does not have yet.
+        let attempts = [&ids[10..80], tokens];
+        for layer in 0..layers {
+            for attempt in attempts {
+                let cancel = Cancel::new();
+                let mut observer = CancelAfter {
+                    layer,
+                    cancel: cancel.clone(),
+                };
+                let mut out = vec![1.0];
+                let bytes = session.state_bytes();
+                let span = Span {
+                    session: &mut session,
+                    tokens: attempt,
+                    logits: Logits::All,
+                    out: &mut out,
+                };
+                let result = model.step_observed(&mut [span], &cancel, &mut observer);
+                assert!(
+                    matches!(result, Err(Error::Cancelled)),
+                    "turn {turn} layer {layer}"
+                );
+                assert!(out.is_empty());
+                assert_eq!(session.position(), turn * 20);
+                assert_eq!(session.state_bytes(), bytes);
+            }
+        }
+        got.extend(step(&model, &mut session, tokens, &Cancel::new()).expect("step"));
+    }
+    assert!(bits(&got) == expected);
+}
+
+#[test]
+fn a_raised_flag_stops_a_step_before_it_begins() {
+    let (model, ids) = model();
+    let mut session = model.session().expect("session");
+    let cancel = Cancel::new();
+    cancel.cancel();
+    assert!(matches!(
+        step(&model, &mut session, &ids, &cancel),
+        Err(Error::Cancelled)
+    ));
+    cancel.reset();
+    assert!(step(&model, &mut session, &ids, &cancel).is_ok());
+}
+
+#[test]
+fn truncation_and_reading_again_gives_the_same_bits() {
+    let (model, ids) = model();
+    let mut session = model.session().expect("session");
+    let expected = bits(&read(&model, &mut session, &ids[..100], usize::MAX));
+    let vocabulary = model.vocabulary();
+    for keep in [99, 64, 63, 17, 0] {
+        session.truncate(keep).expect("rollback");
+        let got = bits(&read(&model, &mut session, &ids[keep..100], 7));
+        assert!(got == expected[keep * vocabulary..], "kept {keep}");
+    }
+    assert!(matches!(
+        session.truncate(101),
+        Err(Error::Rollback {
+            wanted: 101,
+            position: 100
+        })
+    ));
+}
+
+#[test]
+fn bad_steps_are_refused_by_name_and_change_nothing() {
+    let (model, ids) = model();
+    let mut session = model.session().expect("session");
+    step(&model, &mut session, &ids[..5], &Cancel::new()).expect("step");
+    let none = step(&model, &mut session, &[], &Cancel::new());
+    assert!(matches!(none, Err(Error::EmptySpan)));
+    let range = step(&model, &mut session, &[1, 197], &Cancel::new());
+    assert!(matches!(
+        range,
+        Err(Error::TokenRange {
+            id: 197,
+            index: 1,
+            vocabulary: 197
+        })
+    ));
+    let long = step(&model, &mut session, &[1; 4092], &Cancel::new());
+    assert!(matches!(
+        long,
+        Err(Error::ContextLength {
+            position: 5,
+            tokens: 4092,
+            context: 4096
+        })
+    ));
+    let (other, _) = self::model();
+    let foreign = step(&other, &mut session, &ids[5..6], &Cancel::new());
+    assert!(matches!(foreign, Err(Error::ForeignSession)));
+    assert_eq!(session.position(), 5);
+}
+
+#[test]
+fn a_failing_span_spoils_the_whole_batch_and_nothing_else() {
+    let (model, ids) = model();
+    let (mut a, mut b) = (model.session().expect("a"), model.session().expect("b"));
+    let (mut out_a, mut out_b) = (Vec::new(), Vec::new());
+    let spans = &mut [
+        Span {
+            session: &mut a,
+            tokens: &ids[..9],
+            logits: Logits::Last,
+            out: &mut out_a,
+        },
+        Span {
+            session: &mut b,
+            tokens: &[9999],
+            logits: Logits::Last,
+            out: &mut out_b,
+        },
+    ];
+    assert!(matches!(
+        model.step(spans, &Cancel::new()),
+        Err(Error::TokenRange { .. })
+    ));
+    assert_eq!((a.position(), b.position()), (0, 0));
+    assert!(out_a.is_empty());
+}
+
+/// Keeps what enters one layer.
+struct Keep {
+    layer: usize,
+    hidden: Vec<f32>,
+}
+
+impl Observer for Keep {
+    fn layer(&mut self, layer: usize, _: usize, _: usize, hidden: &[f32]) -> Result<(), Error> {
+        if layer == self.layer {
+            self.hidden.extend_from_slice(hidden);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_run_resumed_at_a_layer_ends_in_the_same_bits() {
+    let (model, ids) = model();
+    let ids = &ids[..33];
+    let mut session = model.session().expect("session");
+    let expected = bits(&read(&model, &mut session, ids, usize::MAX));
+    for layer in 0..model.program().layers.len() {
+        let mut keep = Keep {
+            layer,
+            hidden: Vec::new(),
+        };
+        let mut session = model.session().expect("session");
+        let mut out = Vec::new();
+        let span = Span {
+            session: &mut session,
+            tokens: ids,
+            logits: Logits::None,
+            out: &mut out,
+        };
+        model
+            .step_observed(&mut [span], &Cancel::new(), &mut keep)
+            .expect("step");
+        let mut resumed = model.session().expect("session");
+        let span = Span {
+            session: &mut resumed,
+            tokens: ids,
+            logits: Logits::All,
+            out: &mut out,
+        };
+        model
+            .step_from_layer(span, layer + 1, &keep.hidden, &Cancel::new(), None)
+            .expect("resumed step");
+        assert!(bits(&out) == expected, "resumed after layer {layer}");
+    }
+    let mut session = model.session().expect("session");
+    let mut out = Vec::new();
+    let span = Span {
+        session: &mut session,
+        tokens: ids,
+        logits: Logits::All,
+        out: &mut out,
+    };
+    let result = model.step_from_layer(span, 1, &[0.0; 3], &Cancel::new(), None);
+    assert!(matches!(
+        result,
+        Err(Error::Activations {
+            rows: 33,
+            width: 64,
+            values: 3
+        })
+    ));
+}
+
+#[test]
+fn a_memory_limit_is_met_to_the_byte() {
+    let dir = repository("fixtures/olmoe-101");
+    let opens = |limit: u64| {
+        let options = Options {
+            memory_limit: Some(limit),
+            threads: Some(1),
+            ..Options::default()
+        };
+        Model::open(&dir, &options, &mut |_| {})
+    };
+    let (mut too_little, mut enough) = (0, 1 << 32);
+    while enough - too_little > 1 {
+        let middle = (enough + too_little) / 2;
+        if opens(middle).is_ok() {
+            enough = middle
+        } else {
+            too_little = middle
+        }
+    }
+    let error = opens(enough - 1)
+        .err()
+        .expect("one byte less is refused")
+        .to_string();
+    assert!(error.contains(&format!("= {enough} bytes")), "{error}");
+}
