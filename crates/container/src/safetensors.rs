@@ -98,6 +98,14 @@ pub enum HeaderError {
         /// The other.
         second: String,
     },
+    /// A tensor far outside of the data.
+    #[error("tensor {tensor}: its offsets are out of bounds; there is nothing at byte {offset}")]
+    OutOfBounds {
+        /// The tensor.
+        tensor: String,
+        /// Where it claims to begin, in the file.
+        offset: u64,
+    },
     /// Bytes before a tensor that belong to none.
     #[error("{bytes} bytes before tensor {tensor} belong to no tensor")]
     Gap {
@@ -229,6 +237,17 @@ fn first_duplicate(tensors: &[Tensor]) -> Option<String> {
 
 /// The tensors, in order, must cover the data section exactly.
 fn check_cover(tensors: &[Tensor], start: u64, file_length: u64) -> Result<(), HeaderError> {
+    // Beyond the file and beyond all tensors put together: not one cut off, but one misplaced.
+    let total = tensors
+        .iter()
+        .fold(start, |sum, t| sum.saturating_add(t.length));
+    let misplaced = |t: &&Tensor| t.length > 0 && t.offset >= total && t.offset >= file_length;
+    if let Some(t) = tensors.iter().find(misplaced) {
+        return Err(HeaderError::OutOfBounds {
+            tensor: t.name.clone(),
+            offset: t.offset,
+        });
+    }
     let mut end = start;
     let mut previous: Option<&Tensor> = None;
     for tensor in tensors {
