@@ -1,6 +1,8 @@
 //! The demo model's text side against what `transformers` made of it (demo/reference.json,
 //! demo/eval.jsonl).
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod common;
 
 use lamella_text::{Bundle, ChatOptions, Decoder, StopStrings, messages_from_json};

@@ -1,5 +1,7 @@
 //! Streaming equals the whole, whatever the tokens and wherever the stops fall.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod common;
 
 use std::sync::OnceLock;

@@ -1,5 +1,7 @@
 //! Chat templates against Python's Jinja2 (golden/templates.json), and what templates may not do.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use lamella_text::{
     ChatOptions, ChatTemplate, Clock, DateTime, Error, Message, NamedTemplate, SpecialTokens,
     messages_from_json,

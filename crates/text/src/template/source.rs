@@ -75,7 +75,8 @@ fn closing(tag: &str, end: &str) -> Result<Option<usize>, String> {
             return Ok(Some(at + end.len()));
         }
         let word = c.is_alphanumeric() || c == '_';
-        words += usize::from(!c.is_whitespace() && !(word && in_word));
+        let goes_on = c.is_whitespace() || (word && in_word);
+        words += usize::from(!goes_on);
         in_word = word;
         if words > MAX_TAG_WORDS {
             return Err(format!(

@@ -16,6 +16,44 @@ use crate::Error;
 /// How many times longer than the text a normaliser may make it.
 const MAX_GROWTH: f64 = 1024.0;
 
+const MODELS: [&str; 3] = ["BPE", "Unigram", "WordLevel"];
+const NORMALIZERS: [&str; 13] = [
+    "BertNormalizer",
+    "ByteLevel",
+    "Lowercase",
+    "NFC",
+    "NFD",
+    "NFKC",
+    "NFKD",
+    "Nmt",
+    "Prepend",
+    "Replace",
+    "Sequence",
+    "Strip",
+    "StripAccents",
+];
+const PRE_TOKENIZERS: [&str; 12] = [
+    "BertPreTokenizer",
+    "ByteLevel",
+    "Delimiter",
+    "Digits",
+    "FixedLength",
+    "Metaspace",
+    "Punctuation",
+    "Sequence",
+    "Split",
+    "UnicodeScripts",
+    "Whitespace",
+    "WhitespaceSplit",
+];
+const POST_PROCESSORS: [&str; 5] = [
+    "BertProcessing",
+    "ByteLevel",
+    "RobertaProcessing",
+    "Sequence",
+    "TemplateProcessing",
+];
+
 /// The parts of `tokenizer.json` that are looked at.
 #[derive(Deserialize)]
 pub(super) struct File {
@@ -25,6 +63,8 @@ pub(super) struct File {
     normalizer: Value,
     #[serde(default)]
     pre_tokenizer: Value,
+    #[serde(default)]
+    post_processor: Value,
     #[serde(default)]
     pub(super) decoder: Value,
     model: Model,
@@ -60,16 +100,9 @@ struct Merge(String, String);
 impl File {
     /// Refuses what the crate would panic on, hang on, or silently read differently.
     pub(super) fn check(&self, file: &str) -> Result<(), Error> {
-        let unsupported = |key: &str, kind: &str, known: &str| {
-            Error::field(
-                file,
-                key,
-                format!("`{kind}` is not supported; known are {known}"),
-            )
-        };
         let kind = self.model.kind.as_deref().unwrap_or("BPE");
-        if !["BPE", "Unigram", "WordLevel"].contains(&kind) {
-            return Err(unsupported("model.type", kind, "BPE, Unigram, WordLevel"));
+        if !MODELS.contains(&kind) {
+            return Err(unsupported(file, "model.type", kind, &MODELS));
         }
         if self.model.dropout.is_some_and(|dropout| dropout != 0.0) {
             let cause = "is not zero: the same text would get different ids each time";
@@ -94,7 +127,8 @@ impl File {
             let cause = format!("can make a text {growth} times longer; at most {MAX_GROWTH}");
             return Err(Error::field(file, "normalizer", cause));
         }
-        check_pre_tokenizer(file, "pre_tokenizer", &self.pre_tokenizer)
+        check_pre_tokenizer(file, "pre_tokenizer", &self.pre_tokenizer)?;
+        check_post_processor(file, "post_processor", &self.post_processor)
     }
 
     fn check_vocabulary(&self, file: &str) -> Result<(), Error> {
@@ -187,10 +221,37 @@ impl File {
     }
 }
 
+fn unsupported(file: &str, key: &str, kind: &str, known: &[&str]) -> Error {
+    let known = known.join(", ");
+    Error::field(
+        file,
+        key,
+        format!("`{kind}` is not supported; known are {known}"),
+    )
+}
+
+/// The type of a component; `None` where there is none. The crate would take an unknown type for
+/// some other component whose fields happen to fit.
+fn kind_of<'a>(
+    file: &str,
+    key: &str,
+    node: &'a Value,
+    known: &[&str],
+) -> Result<Option<&'a str>, Error> {
+    if node.is_null() {
+        return Ok(None);
+    }
+    match node.get("type").and_then(Value::as_str) {
+        Some(kind) if known.contains(&kind) => Ok(Some(kind)),
+        Some(kind) => Err(unsupported(file, key, kind, known)),
+        None => Err(Error::field(file, key, "has no `type`")),
+    }
+}
+
 /// How many times longer a normaliser can make a text.
 fn growth(file: &str, key: &str, node: &Value) -> Result<f64, Error> {
-    let text = |name: &str| node.get(name).and_then(Value::as_str);
-    match text("type") {
+    let length = |name: &str| node.get(name).and_then(Value::as_str).map_or(0, str::len) as f64;
+    match kind_of(file, key, node, &NORMALIZERS)? {
         Some("Sequence") => {
             let parts = node.get("normalizers").and_then(Value::as_array);
             let mut product = 1.0;
@@ -200,7 +261,7 @@ fn growth(file: &str, key: &str, node: &Value) -> Result<f64, Error> {
             Ok(product)
         }
         Some("Replace") => {
-            let content = text("content").unwrap_or_default().len() as f64;
+            let content = length("content");
             let pattern = node.get("pattern");
             let literal = pattern
                 .and_then(|pattern| pattern.get("String"))
@@ -213,11 +274,7 @@ fn growth(file: &str, key: &str, node: &Value) -> Result<f64, Error> {
             }
         }
         // Every piece between added tokens gets it, and a piece has at least one byte.
-        Some("Prepend") => Ok(1.0 + text("prepend").unwrap_or_default().len() as f64),
-        Some("Precompiled") => {
-            let cause = "`Precompiled` character maps are not supported";
-            Err(Error::field(file, key, cause))
-        }
+        Some("Prepend") => Ok(1.0 + length("prepend")),
         Some("NFKC" | "NFKD") => Ok(11.0),
         Some("NFC" | "NFD" | "Lowercase" | "ByteLevel" | "BertNormalizer" | "Nmt") => Ok(3.0),
         _ => Ok(1.0),
@@ -226,7 +283,7 @@ fn growth(file: &str, key: &str, node: &Value) -> Result<f64, Error> {
 
 fn check_pre_tokenizer(file: &str, key: &str, node: &Value) -> Result<(), Error> {
     let length = node.get("length").and_then(Value::as_u64);
-    match node.get("type").and_then(Value::as_str) {
+    match kind_of(file, key, node, &PRE_TOKENIZERS)? {
         Some("Sequence") => {
             let parts = node.get("pretokenizers").and_then(Value::as_array);
             for (index, part) in parts.into_iter().flatten().enumerate() {
@@ -239,6 +296,53 @@ fn check_pre_tokenizer(file: &str, key: &str, node: &Value) -> Result<(), Error>
             key,
             "cuts the text into pieces of length 0",
         )),
+        _ => Ok(()),
+    }
+}
+
+/// What goes around a text: the text once, and special tokens that are there.
+fn check_post_processor(file: &str, key: &str, node: &Value) -> Result<(), Error> {
+    let list = |name: &str| {
+        node.get(name)
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+    };
+    match kind_of(file, key, node, &POST_PROCESSORS)? {
+        Some("Sequence") => {
+            for (index, part) in list("processors").enumerate() {
+                check_post_processor(file, &format!("{key}.processors[{index}]"), part)?;
+            }
+            Ok(())
+        }
+        Some("TemplateProcessing") => {
+            let id = |piece: &Value, kind: &str| {
+                piece
+                    .get(kind)
+                    .and_then(|piece| piece.get("id")?.as_str().map(str::to_owned))
+            };
+            let texts: Vec<String> = list("single")
+                .filter_map(|piece| id(piece, "Sequence"))
+                .collect();
+            if texts != ["A"] {
+                return Err(Error::field(
+                    file,
+                    key,
+                    "`single` does not hold the text once",
+                ));
+            }
+            let known = node.get("special_tokens");
+            match list("single")
+                .filter_map(|piece| id(piece, "SpecialToken"))
+                .find(|token| known.and_then(|known| known.get(token)).is_none())
+            {
+                Some(token) => {
+                    let cause = format!("`{token}` is not among its `special_tokens`");
+                    Err(Error::field(file, key, cause))
+                }
+                None => Ok(()),
+            }
+        }
         _ => Ok(()),
     }
 }
