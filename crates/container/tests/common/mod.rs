@@ -22,6 +22,23 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+/// The sizes of a made-up model.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    pub hidden: usize,
+    pub width: usize,
+    pub experts: usize,
+    pub vocabulary: usize,
+}
+
+/// The sizes almost every test uses.
+pub const TINY: Sizes = Sizes {
+    hidden: HIDDEN,
+    width: WIDTH,
+    experts: EXPERTS,
+    vocabulary: VOCABULARY,
+};
+
 pub const HIDDEN: usize = 40;
 pub const WIDTH: usize = 24;
 pub const EXPERTS: usize = 5;
@@ -60,8 +77,8 @@ pub fn tensor(name: &str, shape: &[usize]) -> Tensor {
 }
 
 /// Builds a program and, beside it, the tensors it claims.
-#[derive(Default)]
 struct Builder {
+    sizes: Sizes,
     operands: Vec<Operand>,
     tensors: Vec<(String, Vec<usize>)>,
 }
@@ -93,37 +110,43 @@ impl Builder {
     /// A tensor per expert, as OLMoE ships them.
     fn experts(&mut self, name: &str, rows: usize, cols: usize) -> OperandId {
         let mut parts = Vec::new();
-        for expert in 0..EXPERTS {
+        for expert in 0..self.sizes.experts {
             let tensor = format!("model.{name}.{expert}.weight");
             self.tensors.push((tensor.clone(), vec![rows, cols]));
             parts.push(vec![Slice::whole(tensor, &[rows, cols])]);
         }
-        self.push(name, Role::Expert, &[EXPERTS, rows, cols], parts)
+        self.push(name, Role::Expert, &[self.sizes.experts, rows, cols], parts)
     }
 
     /// Gate and up interleaved row by row in one stacked tensor, as some families ship them.
     fn interleaved(&mut self, layer: usize) -> [OperandId; 2] {
         let tensor = format!("model.{layer}.gate_up");
-        let shape = [EXPERTS, 2 * WIDTH, HIDDEN];
+        let Sizes {
+            hidden,
+            width,
+            experts,
+            ..
+        } = self.sizes;
+        let shape = [experts, 2 * width, hidden];
         self.tensors.push((tensor.clone(), shape.to_vec()));
         ["gate", "up"].map(|name| {
             let first = usize::from(name == "up");
-            let parts = (0..EXPERTS).map(|e| {
-                let start = e * 2 * WIDTH + first;
+            let parts = (0..experts).map(|e| {
+                let start = e * 2 * width + first;
                 let (tensor, tensor_shape) = (tensor.clone(), shape.to_vec());
                 vec![Slice {
                     tensor,
                     tensor_shape,
                     start,
                     step: 2,
-                    rows: WIDTH,
+                    rows: width,
                 }]
             });
             let name = format!("layers.{layer}.{name}");
             self.push(
                 &name,
                 Role::Expert,
-                &[EXPERTS, WIDTH, HIDDEN],
+                &[experts, width, hidden],
                 parts.collect(),
             )
         })
@@ -137,7 +160,7 @@ impl Builder {
     }
 
     fn norm(&mut self, name: &str) -> RmsNorm {
-        let weight = Some(self.add(name, Role::Vector, &[HIDDEN]));
+        let weight = Some(self.add(name, Role::Vector, &[self.sizes.hidden]));
         RmsNorm {
             weight,
             eps: 1e-5,
@@ -147,15 +170,21 @@ impl Builder {
 
     fn layer(&mut self, l: usize) -> Layer {
         let at = |name: &str| format!("layers.{l}.{name}");
-        let (q, kv) = (HIDDEN, HIDDEN / 2);
+        let Sizes {
+            hidden,
+            width,
+            experts,
+            ..
+        } = self.sizes;
+        let (q, kv) = (hidden, hidden / 2);
         let attention = Attention {
             heads: 4,
             kv_heads: 2,
-            head_dim: 10,
-            query: self.linear(&at("query"), q, HIDDEN),
-            key: self.linear(&at("key"), kv, HIDDEN),
-            value: self.linear(&at("value"), kv, HIDDEN),
-            output: self.linear(&at("output"), HIDDEN, q),
+            head_dim: hidden / 4,
+            query: self.linear(&at("query"), q, hidden),
+            key: self.linear(&at("key"), kv, hidden),
+            value: self.linear(&at("value"), kv, hidden),
+            output: self.linear(&at("output"), hidden, q),
             qk_norm: None,
             clip: None,
             rope: None,
@@ -170,8 +199,8 @@ impl Builder {
         };
         let [gate, up] = if l == 0 {
             [
-                self.experts(&at("gate"), WIDTH, HIDDEN),
-                self.experts(&at("up"), WIDTH, HIDDEN),
+                self.experts(&at("gate"), width, hidden),
+                self.experts(&at("up"), width, hidden),
             ]
         } else {
             self.interleaved(l)
@@ -179,14 +208,14 @@ impl Builder {
         let unit = GatedUnit {
             gate,
             up,
-            down: self.experts(&at("down"), HIDDEN, WIDTH),
-            width: WIDTH,
+            down: self.experts(&at("down"), hidden, width),
+            width: width,
             activation: GatedActivation::Silu,
             output_gate: None,
             output_scale: None,
         };
         let router = Router {
-            weight: self.add(&at("router"), Role::Router, &[EXPERTS, HIDDEN]),
+            weight: self.add(&at("router"), Role::Router, &[experts, hidden]),
             scoring: Scoring::Softmax,
             selection_bias: None,
             groups: None,
@@ -197,7 +226,7 @@ impl Builder {
         };
         let routed = Routed {
             router,
-            experts: EXPERTS,
+            experts: experts,
             top_k: 2,
             unit,
             shared: Vec::new(),
@@ -228,22 +257,34 @@ impl Builder {
 
 /// The program and the shapes of its tensors.
 pub fn program() -> (Program, Vec<(String, Vec<usize>)>) {
-    let mut b = Builder::default();
-    let embedding = b.add("embedding", Role::Embedding, &[VOCABULARY, HIDDEN]);
+    program_of(TINY)
+}
+
+/// As [`program`], of any size.
+pub fn program_of(sizes: Sizes) -> (Program, Vec<(String, Vec<usize>)>) {
+    let Sizes {
+        hidden, vocabulary, ..
+    } = sizes;
+    let mut b = Builder {
+        sizes,
+        operands: Vec::new(),
+        tensors: Vec::new(),
+    };
+    let embedding = b.add("embedding", Role::Embedding, &[vocabulary, hidden]);
     let layers = (0..LAYERS).map(|l| b.layer(l)).collect();
     let norm = b.norm("exit_norm");
-    let head = b.add("head", Role::Head, &[VOCABULARY, HIDDEN]);
+    let head = b.add("head", Role::Head, &[vocabulary, hidden]);
     let program = Program {
         version: PROGRAM_VERSION,
         family: "tiny".to_owned(),
         dims: Dims {
-            hidden: HIDDEN,
-            vocabulary: VOCABULARY,
+            hidden,
+            vocabulary,
             context: 64,
         },
         boundary: Boundary {
             state_schema: "plain".to_owned(),
-            width: HIDDEN,
+            width: hidden,
             needs_token_ids: false,
         },
         entry: Entry {
@@ -257,7 +298,7 @@ pub fn program() -> (Program, Vec<(String, Vec<usize>)>) {
             reduction: None,
             norm: Some(norm),
             head,
-            logits: VOCABULARY,
+            logits: vocabulary,
             scale: None,
             soft_cap: None,
         },
@@ -275,11 +316,16 @@ pub fn lower(_config: &str, _tensors: &[TensorInfo]) -> Result<Program, Vec<Defe
 
 /// All tensors of the tiny checkpoint.
 pub fn tensors() -> Tensors {
+    tensors_of(TINY)
+}
+
+/// As [`tensors`], of any size.
+pub fn tensors_of(sizes: Sizes) -> Tensors {
     let make = |(name, shape): (String, Vec<usize>)| {
         let made = tensor(&name, &shape);
         (name, made)
     };
-    program().1.into_iter().map(make).collect()
+    program_of(sizes).1.into_iter().map(make).collect()
 }
 
 /// The bytes of a safetensors file.
