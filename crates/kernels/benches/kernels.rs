@@ -184,7 +184,16 @@ impl Bench {
         report("rms norm", time(|| k.rms_norm(&x, w, 1e-5, &mut y)));
         report("softmax", time(|| k.softmax(&mut y)));
         report("add", time(|| k.add(&mut y, &x)));
-        report("silu * x", time(|| k.silu_mul(&mut y, &x)));
+        let ones = vec![1.0; n];
+        y.fill(0.5);
+        report("mul", time(|| k.mul(&mut y, &ones)));
+        report(
+            "silu",
+            time(|| {
+                y.copy_from_slice(&x);
+                k.silu(&mut y);
+            }),
+        );
         let mut q = QuantisedRows::with_capacity(1, n);
         report("quantise", time(|| q.quantise(k, &x, 1, n, n)));
         report(

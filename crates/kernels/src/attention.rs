@@ -393,35 +393,30 @@ unsafe fn weigh_all<M: Machine>(
 ) {
     let start = queries.iter().map(|q| q.visible.start).max().unwrap_or(0);
     let end = queries.iter().map(|q| q.visible.end).min().unwrap_or(0);
-    let common = if queries.len() == TOGETHER && start < end {
-        start..end
-    } else {
-        0..0
-    };
-    let p: [*const f32; TOGETHER] = std::array::from_fn(|t| p.wrapping_add(t * stride));
-    let alone = |t: usize, positions: Range<usize>| {
-        let p = p[t].wrapping_add(positions.start.wrapping_sub(low));
-        // SAFETY: as for this function.
-        unsafe { weigh::<M, 1>(head, positions, &[out[t]], [p]) }
-    };
-    for (t, query) in queries.iter().enumerate() {
-        let visible = query.visible.clone();
-        alone(
-            t,
-            if common.is_empty() {
-                visible
+    let common = queries.len() == TOGETHER && start < end;
+    // SAFETY: rows of `p` are `stride` apart and begin with position `low`.
+    unsafe {
+        for (t, query) in queries.iter().enumerate() {
+            let visible = query.visible.clone();
+            let before = if common {
+                visible.start..start
             } else {
-                visible.start..common.start
-            },
-        );
-    }
-    if common.is_empty() {
-        return;
-    }
-    let from = p.map(|p| p.wrapping_add(common.start - low));
-    // SAFETY: as for this function.
-    unsafe { weigh::<M, TOGETHER>(head, common.clone(), out, from) };
-    for (t, query) in queries.iter().enumerate() {
-        alone(t, common.end..query.visible.end);
+                visible
+            };
+            let from = p.add(t * stride + before.start.saturating_sub(low));
+            weigh::<M, 1>(head, before, &[out[t]], [from]);
+        }
+        if !common {
+            return;
+        }
+        let mut from = [p; TOGETHER];
+        unroll!(T_ < TOGETHER, {
+            from[T_] = p.add(T_ * stride + start - low);
+        });
+        weigh::<M, TOGETHER>(head, start..end, out, from);
+        for (t, query) in queries.iter().enumerate() {
+            let from = p.add(t * stride + end - low);
+            weigh::<M, 1>(head, end..query.visible.end, &[out[t]], [from]);
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use crate::lanes::{Lanes, unroll};
-use crate::tile::{GROUP_SCALES, Machine, Tile};
+use crate::tile::{GROUP_SCALES, Machine, Tile, load, store};
 
 /// Sixteen f32 in two registers: lanes 0..8 and 8..16.
 #[derive(Clone, Copy)]
@@ -152,7 +152,7 @@ unsafe fn scaled(dot: (__m256i, __m256i), scale_w: Ymm2, scale_x: f32, acc: Ymm2
 
 /// Exact dots of a q8 group: `|w| * (sign(w) x)` keeps every 16-bit pair sum within 32,512.
 #[inline(always)]
-unsafe fn q8_dot(codes: *const u8, x: *const u8, _offset: i32) -> (__m256i, __m256i) {
+unsafe fn q8_dot(codes: *const u8, x: *const i8, _offset: i32) -> (__m256i, __m256i) {
     // SAFETY: 512 code and 32 input bytes; the instruction set is the caller's promise.
     unsafe {
         let bias = _mm256_set1_epi8(-128);
@@ -173,7 +173,7 @@ unsafe fn q8_dot(codes: *const u8, x: *const u8, _offset: i32) -> (__m256i, __m2
 
 /// Exact dots of a q4 group: a pair sum is at most `2 * 15 * 127`, eight of them fit in 16 bits.
 #[inline(always)]
-unsafe fn q4_dot(codes: *const u8, x: *const u8, offset: i32) -> (__m256i, __m256i) {
+unsafe fn q4_dot(codes: *const u8, x: *const i8, offset: i32) -> (__m256i, __m256i) {
     // SAFETY: 256 code and 32 input bytes; the instruction set is the caller's promise.
     unsafe {
         let low = _mm256_set1_epi8(0x0f);
@@ -204,38 +204,32 @@ unsafe fn q4_dot(codes: *const u8, x: *const u8, offset: i32) -> (__m256i, __m25
 }
 
 macro_rules! integer_tile {
-    ($name:ident, $dot:ident, $code_bytes:literal, $offsets:ident) => {
+    ($name:ident, $dot:ident, $code_bytes:literal, $offset:ident) => {
         #[inline(always)]
         unsafe fn $name<const T: usize, const R: usize>(tile: &Tile) {
-            // SAFETY: `Tile` describes readable operands of these shapes and a writable output.
+            // SAFETY: `Tile` describes readable operands and accumulators of these shapes.
             unsafe {
-                let mut acc = [[Ymm2::splat(0.0); T]; R];
-                let plane = tile.scale_plane_bytes();
-                for g in 0..tile.groups() {
+                let mut acc = load::<Ymm2, T, R>(tile);
+                for g in tile.start..tile.end {
                     unroll!(R_ < R, {
                         let block = tile.weights.add(R_ * tile.block_bytes);
-                        let codes = block.add(plane + g * $code_bytes);
+                        let codes = block.add(tile.plane_bytes + g * $code_bytes);
                         let scale_w = Ymm2::load_f16(block.add(g * GROUP_SCALES));
                         unroll!(T_ < T, {
-                            let x = tile.x[T_].add(32 * g);
-                            let dot = $dot(codes, x, *tile.$offsets[T_].add(g));
-                            let scale_x = *tile.scales[T_].add(g);
-                            acc[R_][T_] = scaled(dot, scale_w, scale_x, acc[R_][T_]);
+                            let x = tile.record(T_, g);
+                            let dot = $dot(codes, (*x).codes.as_ptr(), (*x).$offset);
+                            acc[R_][T_] = scaled(dot, scale_w, (*x).scale, acc[R_][T_]);
                         });
                     });
                 }
-                unroll!(R_ < R, {
-                    unroll!(T_ < T, {
-                        acc[R_][T_].store(tile.out.add(16 * (R_ * T + T_)));
-                    });
-                });
+                store(&acc, tile);
             }
         }
     };
 }
 
-integer_tile!(q8_tile, q8_dot, 512, offsets8);
-integer_tile!(q4_tile, q4_dot, 256, offsets4);
+integer_tile!(q8_tile, q8_dot, 512, offset8);
+integer_tile!(q4_tile, q4_dot, 256, offset4);
 
 impl Machine for Avx2 {
     type L = Ymm2;

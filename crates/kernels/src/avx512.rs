@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use crate::lanes::{Lanes, unroll};
-use crate::tile::{GROUP_SCALES, Machine, Tile};
+use crate::tile::{GROUP_SCALES, Machine, Tile, load, store};
 
 /// Sixteen f32 in one register.
 #[derive(Clone, Copy)]
@@ -143,71 +143,67 @@ unsafe fn q4_codes(p: *const u8) -> [__m512i; 8] {
 const AHEAD: usize = 3072;
 
 macro_rules! integer_tile {
-    ($name:ident, $codes:ident, $code_bytes:literal, $offsets:ident) => {
+    ($name:ident, $codes:ident, $code_bytes:literal, $offset:ident) => {
         /// The tile body: exact integer dots of a group, then one fused multiply-add.
         #[inline(always)]
         unsafe fn $name<const T: usize, const R: usize>(tile: &Tile) {
-            // SAFETY: `Tile` describes readable operands of these shapes and a writable output.
+            // SAFETY: `Tile` describes readable operands and accumulators of these shapes.
             unsafe {
-                let mut acc = [[_mm512_setzero_ps(); T]; R];
-                let plane = tile.scale_plane_bytes();
-                for g in 0..tile.groups() {
+                let mut acc = load::<Zmm, T, R>(tile);
+                for g in tile.start..tile.end {
                     unroll!(R_ < R, {
                         let block = tile.weights.add(R_ * tile.block_bytes);
-                        let at = block.add(plane + g * $code_bytes);
-                        if T <= 2 {
-                            let mut line = 0;
-                            while line < $code_bytes {
-                                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD + line).cast());
-                                line += 64;
-                            }
+                        let at = block.add(tile.plane_bytes + g * $code_bytes);
+                        if tile.cold {
+                            prefetch::<{ $code_bytes / 64 }>(at);
                         }
                         let w = $codes(at);
-                        let scales = block.add(g * GROUP_SCALES);
-                        let scale_w = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
+                        let scale_w = Zmm::load_f16(block.add(g * GROUP_SCALES));
                         unroll!(T_ < T, {
-                            let x = tile.x[T_].add(32 * g);
-                            let dot = dot_group(&w, x, *tile.$offsets[T_].add(g));
-                            let scale_x = _mm512_set1_ps(*tile.scales[T_].add(g));
-                            let scale = _mm512_mul_ps(scale_w, scale_x);
-                            acc[R_][T_] =
-                                _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, acc[R_][T_]);
+                            let x = tile.record(T_, g);
+                            let dot = dot_group::<T>(&w, (*x).codes.as_ptr(), (*x).$offset);
+                            let scale = scale_w.mul(Zmm::splat((*x).scale));
+                            acc[R_][T_] = Zmm(_mm512_cvtepi32_ps(dot)).fma(scale, acc[R_][T_]);
                         });
                     });
                 }
-                unroll!(R_ < R, {
-                    unroll!(T_ < T, {
-                        _mm512_storeu_ps(tile.out.add(16 * (R_ * T + T_)), acc[R_][T_]);
-                    });
-                });
+                store(&acc, tile);
             }
         }
     };
 }
 
-/// The exact dot products of 16 rows with one group of inputs; `offset` undoes the bias of the
-/// unsigned codes.
+/// Asks for `LINES` cache lines [`AHEAD`] of `at`.
 #[inline(always)]
-unsafe fn dot_group(w: &[__m512i; 8], x: *const u8, offset: i32) -> __m512i {
+unsafe fn prefetch<const LINES: usize>(at: *const u8) {
+    unroll!(I < LINES, {
+        // SAFETY: a prefetch accesses nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD + 64 * I).cast()) };
+    });
+}
+
+/// The exact dot products of 16 rows with one group of inputs; `offset` undoes the bias of the
+/// unsigned codes. Few input rows (`T`) leave time to hide the latency of one chain with a second.
+#[inline(always)]
+unsafe fn dot_group<const T: usize>(w: &[__m512i; 8], x: *const i8, offset: i32) -> __m512i {
     // SAFETY: a group has 32 input bytes; the instruction set is the caller's promise.
     unsafe {
-        let mut even = _mm512_set1_epi32(offset);
-        let mut odd = _mm512_setzero_si512();
-        let quad = |q: usize| _mm512_set1_epi32(x.cast::<i32>().add(q).read_unaligned());
-        even = _mm512_dpbusd_epi32(even, w[0], quad(0));
-        odd = _mm512_dpbusd_epi32(odd, w[1], quad(1));
-        even = _mm512_dpbusd_epi32(even, w[2], quad(2));
-        odd = _mm512_dpbusd_epi32(odd, w[3], quad(3));
-        even = _mm512_dpbusd_epi32(even, w[4], quad(4));
-        odd = _mm512_dpbusd_epi32(odd, w[5], quad(5));
-        even = _mm512_dpbusd_epi32(even, w[6], quad(6));
-        odd = _mm512_dpbusd_epi32(odd, w[7], quad(7));
-        _mm512_add_epi32(even, odd)
+        let mut chains = [_mm512_set1_epi32(offset), _mm512_setzero_si512()];
+        unroll!(Q < 8, {
+            let quad = _mm512_set1_epi32(x.cast::<i32>().add(Q).read_unaligned());
+            let chain = if T <= 2 { Q % 2 } else { 0 };
+            chains[chain] = _mm512_dpbusd_epi32(chains[chain], w[Q], quad);
+        });
+        if T <= 2 {
+            _mm512_add_epi32(chains[0], chains[1])
+        } else {
+            chains[0]
+        }
     }
 }
 
-integer_tile!(q8_tile, q8_codes, 512, offsets8);
-integer_tile!(q4_tile, q4_codes, 256, offsets4);
+integer_tile!(q8_tile, q8_codes, 512, offset8);
+integer_tile!(q4_tile, q4_codes, 256, offset4);
 
 impl Machine for Avx512 {
     type L = Zmm;

@@ -18,19 +18,30 @@ use crate::{Kernels, tile::Machine};
 /// `2^-119`.
 const SMALLEST: f32 = f32::from_bits((127 - 119) << 23);
 
+/// One group of a quantised row. Everything a dot product wants of it lies together, so that a
+/// kernel needs one pointer a row.
+#[derive(Clone, Copy, Default)]
+#[repr(C, align(16))]
+pub(crate) struct Record {
+    pub codes: [i8; GROUP],
+    pub scale: f32,
+    /// `-128` times the sum of the codes: undoes the bias of unsigned q8 codes.
+    pub offset8: i32,
+    /// `-8` times the sum of the codes: undoes the bias of unsigned q4 codes.
+    pub offset4: i32,
+    unused: u32,
+}
+
 /// Rows of activations as 8-bit integers with one scale a group: a buffer to be reused.
 #[derive(Default)]
 pub struct QuantisedRows {
     rows: usize,
     cols: usize,
-    codes: Vec<i8>,
-    scales: Vec<f32>,
-    offsets8: Vec<i32>,
-    offsets4: Vec<i32>,
+    records: Vec<Record>,
 }
 
 impl QuantisedRows {
-    /// A buffer that holds `rows` rows of `cols` inputs (or as many elements in another shape)
+    /// A buffer that holds `rows` rows of `cols` inputs (or as many groups in another shape)
     /// without allocating again.
     #[must_use]
     pub fn with_capacity(rows: usize, cols: usize) -> QuantisedRows {
@@ -44,20 +55,17 @@ impl QuantisedRows {
     #[must_use]
     pub fn bytes(rows: usize, cols: usize) -> Option<usize> {
         cols.div_ceil(GROUP)
-            .checked_mul(GROUP + 12)?
+            .checked_mul(size_of::<Record>())?
             .checked_mul(rows)
     }
 
     /// Makes it hold `rows` rows of `cols` inputs, contents unspecified. Allocates only beyond
     /// the capacity.
     pub fn reset(&mut self, rows: usize, cols: usize) {
-        let groups = rows * cols.div_ceil(GROUP);
         self.rows = rows;
         self.cols = cols;
-        self.codes.resize(groups * GROUP, 0);
-        self.scales.resize(groups, 0.0);
-        self.offsets8.resize(groups, 0);
-        self.offsets4.resize(groups, 0);
+        self.records
+            .resize(rows * cols.div_ceil(GROUP), Record::default());
     }
 
     /// Quantises rows of `cols` inputs that are `stride` elements apart.
@@ -81,15 +89,25 @@ impl QuantisedRows {
         }
     }
 
+    /// Copies some rows of another buffer, in that order. Kernels with matrix tiles are fastest on
+    /// consecutive rows.
+    ///
+    /// # Panics
+    /// If a row is out of range.
+    pub fn gather(&mut self, from: &QuantisedRows, rows: &[u32]) {
+        self.reset(rows.len(), from.cols);
+        let groups = self.cols.div_ceil(GROUP);
+        for (i, row) in rows.iter().enumerate() {
+            self.records[i * groups..(i + 1) * groups].copy_from_slice(from.row(*row as usize));
+        }
+    }
+
     /// A view through which several threads may quantise different rows.
     pub fn writer(&mut self) -> QuantisedWriter<'_> {
         QuantisedWriter {
             rows: self.rows,
             cols: self.cols,
-            codes: self.codes.as_mut_ptr(),
-            scales: self.scales.as_mut_ptr(),
-            offsets8: self.offsets8.as_mut_ptr(),
-            offsets4: self.offsets4.as_mut_ptr(),
+            records: self.records.as_mut_ptr(),
             storage: PhantomData,
         }
     }
@@ -106,34 +124,21 @@ impl QuantisedRows {
         self.cols
     }
 
-    /// The codes of a row, padded with zeros to whole groups.
+    /// The codes (padded with zeros) and the scale of group `group` of a row.
     ///
     /// # Panics
-    /// If there is no such row.
+    /// If there is no such group.
     #[must_use]
-    pub fn codes(&self, row: usize) -> &[i8] {
-        let width = self.cols.div_ceil(GROUP) * GROUP;
-        &self.codes[row * width..(row + 1) * width]
+    pub fn group(&self, row: usize, group: usize) -> (&[i8; GROUP], f32) {
+        let record = &self.row(row)[group];
+        (&record.codes, record.scale)
     }
 
-    /// The group scales of a row.
-    ///
-    /// # Panics
-    /// If there is no such row.
-    #[must_use]
-    pub fn scales(&self, row: usize) -> &[f32] {
+    /// The groups of a row.
+    #[inline(always)]
+    pub(crate) fn row(&self, row: usize) -> &[Record] {
         let groups = self.cols.div_ceil(GROUP);
-        &self.scales[row * groups..(row + 1) * groups]
-    }
-
-    pub(crate) fn offsets8(&self, row: usize) -> &[i32] {
-        let groups = self.cols.div_ceil(GROUP);
-        &self.offsets8[row * groups..(row + 1) * groups]
-    }
-
-    pub(crate) fn offsets4(&self, row: usize) -> &[i32] {
-        let groups = self.cols.div_ceil(GROUP);
-        &self.offsets4[row * groups..(row + 1) * groups]
+        &self.records[row * groups..(row + 1) * groups]
     }
 }
 
@@ -141,15 +146,12 @@ impl QuantisedRows {
 pub struct QuantisedWriter<'a> {
     rows: usize,
     cols: usize,
-    codes: *mut i8,
-    scales: *mut f32,
-    offsets8: *mut i32,
-    offsets4: *mut i32,
+    records: *mut Record,
     storage: PhantomData<&'a mut QuantisedRows>,
 }
 
-// SAFETY: the pointers are into storage borrowed for `'a`; `quantise_row` is the only access and
-// its contract excludes races.
+// SAFETY: the pointer is into storage borrowed for `'a`; every access is an `unsafe` call whose
+// contract excludes races.
 unsafe impl Send for QuantisedWriter<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for QuantisedWriter<'_> {}
@@ -161,7 +163,7 @@ impl QuantisedWriter<'_> {
     /// If there is no such row or `x` has not its length.
     ///
     /// # Safety
-    /// No other thread quantises the same row meanwhile.
+    /// Nothing else accesses the same row meanwhile.
     pub unsafe fn quantise_row(&self, kernels: &Kernels, row: usize, x: &[f32]) {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         assert_eq!(x.len(), self.cols, "inputs of a quantised row");
@@ -169,55 +171,59 @@ impl QuantisedWriter<'_> {
         // SAFETY: the row is in range and this thread's alone; `Kernels` vouches for the
         // instruction set.
         unsafe {
-            let target = RowTarget {
-                codes: self.codes.add(row * groups * GROUP),
-                scales: self.scales.add(row * groups),
-                offsets8: self.offsets8.add(row * groups),
-                offsets4: self.offsets4.add(row * groups),
-            };
-            (kernels.table().quantise_row)(x, &target);
+            let records = std::slice::from_raw_parts_mut(self.records.add(row * groups), groups);
+            (kernels.table().quantise_row)(x, records);
+        }
+    }
+
+    /// Copies row `source` of another buffer of the same width to row `row`.
+    ///
+    /// # Panics
+    /// If a row is out of range or the widths differ.
+    ///
+    /// # Safety
+    /// Nothing else accesses row `row` meanwhile.
+    pub unsafe fn copy_row(&self, row: usize, from: &QuantisedRows, source: usize) {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        assert_eq!(from.cols, self.cols, "inputs of a quantised row");
+        let source = from.row(source);
+        // SAFETY: the row is in range and this thread's alone.
+        unsafe {
+            let target = self.records.add(row * source.len());
+            target.copy_from_nonoverlapping(source.as_ptr(), source.len());
         }
     }
 }
 
-/// Where a quantised row goes.
-pub(crate) struct RowTarget {
-    codes: *mut i8,
-    scales: *mut f32,
-    offsets8: *mut i32,
-    offsets4: *mut i32,
-}
-
 /// # Safety
-/// The instruction set of `M`; a target for `x.len()` inputs.
+/// The instruction set of `M`; one record for each group of `x`.
 #[inline(always)]
-pub(crate) unsafe fn quantise_row<M: Machine>(x: &[f32], target: &RowTarget) {
-    for (g, group) in x.chunks(GROUP).enumerate() {
-        // SAFETY: the group has `len` inputs; the target has a group `g`.
+pub(crate) unsafe fn quantise_row<M: Machine>(x: &[f32], records: &mut [Record]) {
+    for (group, record) in x.chunks(GROUP).zip(records) {
+        // SAFETY: the group has `len` inputs; a record has 32 codes.
         unsafe {
             let p = group.as_ptr();
             let first = M::L::load_part(p, group.len().min(LANES), 0.0);
             let left = group.len().saturating_sub(LANES);
             let second = M::L::load_part(p.wrapping_add(LANES), left, 0.0);
-            let largest = first.max_abs_bits(second);
-            let amax = f32::from_bits(largest);
-            let codes = target.codes.add(g * GROUP);
+            let amax = f32::from_bits(first.max_abs_bits(second));
             let mut sum = 0;
             if !amax.is_finite() || amax < SMALLEST {
-                *target.scales.add(g) = if amax.is_finite() { 0.0 } else { f32::NAN };
-                codes.write_bytes(0, GROUP);
+                record.scale = if amax.is_finite() { 0.0 } else { f32::NAN };
+                record.codes = [0; GROUP];
             } else {
-                *target.scales.add(g) = amax / 127.0;
+                record.scale = amax / 127.0;
                 let inverse = M::L::splat(127.0 / amax);
                 let magic = M::L::splat(MAGIC);
+                let codes = record.codes.as_mut_ptr();
                 first.fma(inverse, magic).store_codes(codes);
                 second.fma(inverse, magic).store_codes(codes.add(LANES));
-                for i in 0..GROUP {
-                    sum += i32::from(*codes.add(i));
+                for code in record.codes {
+                    sum += i32::from(code);
                 }
             }
-            *target.offsets8.add(g) = -128 * sum;
-            *target.offsets4.add(g) = -8 * sum;
+            record.offset8 = -128 * sum;
+            record.offset4 = -8 * sum;
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::attention::{Head, Query};
 use crate::matmul::Job;
-use crate::quantise::RowTarget;
+use crate::quantise::Record;
 use crate::tile::TileShape;
 use crate::vector::{Map, NormWeight};
 
@@ -11,7 +11,7 @@ pub(crate) struct Table {
     /// Tiles by encoding, most input rows first, then most blocks first.
     pub tiles: [&'static [TileShape]; 5],
     pub matmul: unsafe fn(&Job<'_>),
-    pub quantise_row: unsafe fn(&[f32], &RowTarget),
+    pub quantise_row: unsafe fn(&[f32], &mut [Record]),
     pub rms_norm: unsafe fn(*const f32, usize, NormWeight<'_>, f32, *mut f32),
     pub softmax: unsafe fn(&mut [f32]),
     pub max_and_sum: unsafe fn(&[f32]) -> (f32, f32),
@@ -36,7 +36,7 @@ macro_rules! compile {
 
             compile!(@wrap $(#[$attribute])* for $machine:
                 fn matmul = matmul::matmul(job: &Job<'_>);
-                fn quantise_row = quantise::quantise_row(x: &[f32], target: &RowTarget);
+                fn quantise_row = quantise::quantise_row(x: &[f32], records: &mut [Record]);
                 fn rms_norm = vector::rms_norm(
                     x: *const f32, n: usize, w: NormWeight<'_>, eps: f32, out: *mut f32);
                 fn softmax = vector::softmax(x: &mut [f32]);

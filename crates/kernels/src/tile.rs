@@ -1,11 +1,13 @@
-//! Tiles: a few blocks of 16 output rows times a few input rows, accumulated over all of k.
+//! Tiles: a few blocks of 16 output rows times a few input rows, accumulated over a part of k.
+//! Accumulators are read from and written to memory, so that k can be cut to fit the cache.
 //!
 //! Float weights: `acc = fma(w[k], x[k], acc)` from +0, k upward. Compiled weights: per group of
 //! 32 inputs the exact integer dot, then `acc = fma(dot, scale_w * scale_x, acc)`, groups upward.
 
-use lamella_program::encoding::{Encoding, GROUP, TILE_ROWS, scale_plane_bytes};
+use lamella_program::encoding::{Encoding, GROUP, TILE_ROWS};
 
 use crate::lanes::{LANES, Lanes, unroll};
+use crate::quantise::Record;
 use crate::scalar::f16_to_f32;
 
 /// Most input rows of a tile.
@@ -15,37 +17,31 @@ pub(crate) const MAX_BLOCKS: usize = 4;
 /// Bytes of the scales of one group of a row block.
 pub(crate) const GROUP_SCALES: usize = TILE_ROWS * 2;
 
-/// The operands of a tile. Entries of the arrays past the tile's input rows are not read.
+/// The operands of a tile. Entries of `x` past the tile's input rows are not read.
 pub(crate) struct Tile {
     /// The first row block.
     pub weights: *const u8,
     /// Distance of row blocks.
     pub block_bytes: usize,
-    /// Inputs.
-    pub cols: usize,
-    /// Input rows: f32, or i8 codes padded to whole groups.
+    /// Bytes between the start of a compiled row block and its codes.
+    pub plane_bytes: usize,
+    /// The part of the inputs to accumulate: columns, or groups of a compiled encoding.
+    pub start: usize,
+    pub end: usize,
+    /// Whether the weights are not yet in cache.
+    pub cold: bool,
+    /// Input rows: f32, or [`Record`]s.
     pub x: [*const u8; MAX_TOKENS],
-    /// Group scales of quantised input rows.
-    pub scales: [*const f32; MAX_TOKENS],
-    /// `-128 * sum` of the codes of each group.
-    pub offsets8: [*const i32; MAX_TOKENS],
-    /// `-8 * sum` of the codes of each group.
-    pub offsets4: [*const i32; MAX_TOKENS],
-    /// `[block][input row][16]`.
-    pub out: *mut f32,
+    /// Accumulators: `[block][input row][16]`.
+    pub acc: *mut f32,
 }
 
 impl Tile {
-    /// Groups along the inputs.
+    /// Group `g` of a quantised input row.
     #[inline(always)]
-    pub(crate) fn groups(&self) -> usize {
-        self.cols.div_ceil(GROUP)
-    }
-
-    /// Bytes between the start of a row block and its codes.
-    #[inline(always)]
-    pub(crate) fn scale_plane_bytes(&self) -> usize {
-        (self.groups() * GROUP_SCALES).next_multiple_of(64)
+    pub(crate) unsafe fn record(&self, t: usize, g: usize) -> *const Record {
+        // SAFETY: the row has this group: the caller's promise.
+        unsafe { self.x[t].cast::<Record>().add(g) }
     }
 }
 
@@ -113,13 +109,31 @@ unsafe fn step<L: Lanes, const T: usize, const R: usize>(
     }
 }
 
+/// The accumulators of a tile.
 #[inline(always)]
-unsafe fn finish<L: Lanes, const T: usize, const R: usize>(acc: &[[L; T]; R], tile: &Tile) {
-    // SAFETY: the output holds `R * T` tiles of 16.
+pub(crate) unsafe fn load<L: Lanes, const T: usize, const R: usize>(tile: &Tile) -> [[L; T]; R] {
+    // SAFETY: there are `R * T` groups of 16 accumulators.
+    unsafe {
+        let mut acc = [[L::splat(0.0); T]; R];
+        unroll!(R_ < R, {
+            unroll!(T_ < T, {
+                acc[R_][T_] = L::load(tile.acc.add(LANES * (R_ * T + T_)));
+            });
+        });
+        acc
+    }
+}
+
+#[inline(always)]
+pub(crate) unsafe fn store<L: Lanes, const T: usize, const R: usize>(
+    acc: &[[L; T]; R],
+    tile: &Tile,
+) {
+    // SAFETY: there are `R * T` groups of 16 accumulators.
     unsafe {
         unroll!(R_ < R, {
             unroll!(T_ < T, {
-                acc[R_][T_].store(tile.out.add(LANES * (R_ * T + T_)));
+                acc[R_][T_].store(tile.acc.add(LANES * (R_ * T + T_)));
             });
         });
     }
@@ -128,10 +142,10 @@ unsafe fn finish<L: Lanes, const T: usize, const R: usize>(acc: &[[L; T]; R], ti
 impl Format for F32 {
     #[inline(always)]
     unsafe fn tile<M: Machine, const T: usize, const R: usize>(tile: &Tile) {
-        // SAFETY: the blocks hold `cols` columns of 16 f32.
+        // SAFETY: the blocks hold `end` columns of 16 f32.
         unsafe {
-            let mut acc = [[M::L::splat(0.0); T]; R];
-            for k in 0..tile.cols {
+            let mut acc = load::<M::L, T, R>(tile);
+            for k in tile.start..tile.end {
                 let mut w = [M::L::splat(0.0); R];
                 unroll!(R_ < R, {
                     let block = tile.weights.add(R_ * tile.block_bytes);
@@ -139,7 +153,7 @@ impl Format for F32 {
                 });
                 step(&mut acc, &w, tile, k);
             }
-            finish(&acc, tile);
+            store(&acc, tile);
         }
     }
 }
@@ -147,10 +161,10 @@ impl Format for F32 {
 impl Format for F16 {
     #[inline(always)]
     unsafe fn tile<M: Machine, const T: usize, const R: usize>(tile: &Tile) {
-        // SAFETY: the blocks hold `cols` columns of 16 f16.
+        // SAFETY: the blocks hold `end` columns of 16 f16.
         unsafe {
-            let mut acc = [[M::L::splat(0.0); T]; R];
-            for k in 0..tile.cols {
+            let mut acc = load::<M::L, T, R>(tile);
+            for k in tile.start..tile.end {
                 let mut w = [M::L::splat(0.0); R];
                 unroll!(R_ < R, {
                     let block = tile.weights.add(R_ * tile.block_bytes);
@@ -158,7 +172,7 @@ impl Format for F16 {
                 });
                 step(&mut acc, &w, tile, k);
             }
-            finish(&acc, tile);
+            store(&acc, tile);
         }
     }
 }
@@ -166,12 +180,12 @@ impl Format for F16 {
 impl Format for Bf16 {
     #[inline(always)]
     unsafe fn tile<M: Machine, const T: usize, const R: usize>(tile: &Tile) {
-        // SAFETY: the blocks hold `ceil(cols / 2)` columns of 16 pairs of bf16.
+        // SAFETY: the blocks hold `ceil(end / 2)` columns of 16 pairs of bf16; `start` is even.
         unsafe {
-            let mut acc = [[M::L::splat(0.0); T]; R];
+            let mut acc = load::<M::L, T, R>(tile);
             let mut first = [M::L::splat(0.0); R];
             let mut second = [M::L::splat(0.0); R];
-            for pair in 0..tile.cols / 2 {
+            for pair in tile.start / 2..tile.end / 2 {
                 unroll!(R_ < R, {
                     let block = tile.weights.add(R_ * tile.block_bytes);
                     (first[R_], second[R_]) = M::L::load_bf16_pairs(block.add(64 * pair));
@@ -179,14 +193,14 @@ impl Format for Bf16 {
                 step(&mut acc, &first, tile, 2 * pair);
                 step(&mut acc, &second, tile, 2 * pair + 1);
             }
-            if tile.cols % 2 == 1 {
+            if tile.end % 2 == 1 {
                 unroll!(R_ < R, {
                     let block = tile.weights.add(R_ * tile.block_bytes);
-                    first[R_] = M::L::load_bf16_pairs(block.add(64 * (tile.cols / 2))).0;
+                    first[R_] = M::L::load_bf16_pairs(block.add(64 * (tile.end / 2))).0;
                 });
-                step(&mut acc, &first, tile, tile.cols - 1);
+                step(&mut acc, &first, tile, tile.end - 1);
             }
-            finish(&acc, tile);
+            store(&acc, tile);
         }
     }
 }
@@ -214,35 +228,27 @@ unsafe fn integer_tile_plain<const T: usize, const R: usize>(
     code_bytes: usize,
     value: impl Fn(&[u8], usize, usize) -> i32,
 ) {
-    let plane = scale_plane_bytes(tile.groups()).unwrap_or(0);
     for r in 0..R {
         for t in 0..T {
-            let mut acc = [0.0f32; LANES];
-            for g in 0..tile.groups() {
-                // SAFETY: the block has a scale plane and `groups` groups of codes; the input row
-                // has `groups` groups.
-                unsafe {
-                    let block = tile.weights.add(r * tile.block_bytes);
-                    let codes = block.add(plane + g * code_bytes);
+            // SAFETY: the block has a scale plane and codes for every group; so has the input
+            // row; there are `R * T` groups of 16 accumulators.
+            unsafe {
+                let block = tile.weights.add(r * tile.block_bytes);
+                let place = tile.acc.add(LANES * (r * T + t)).cast::<[f32; LANES]>();
+                let mut acc = place.read_unaligned();
+                for g in tile.start..tile.end {
+                    let codes = block.add(tile.plane_bytes + g * code_bytes);
                     let codes = std::slice::from_raw_parts(codes, code_bytes);
-                    let x = tile.x[t].cast::<i8>().add(GROUP * g);
-                    let x = std::slice::from_raw_parts(x, GROUP);
                     let scales = block.add(g * GROUP_SCALES).cast::<[u16; LANES]>();
                     let scales = scales.read_unaligned().map(u16::from_le);
-                    let scale_x = *tile.scales[t].add(g);
+                    let x = &*tile.record(t, g);
                     for (i, lane) in acc.iter_mut().enumerate() {
-                        let terms = x.iter().enumerate();
+                        let terms = x.codes.iter().enumerate();
                         let dot: i32 = terms.map(|(k, x)| value(codes, i, k) * i32::from(*x)).sum();
-                        *lane = (dot as f32).mul_add(f16_to_f32(scales[i]) * scale_x, *lane);
+                        *lane = (dot as f32).mul_add(f16_to_f32(scales[i]) * x.scale, *lane);
                     }
                 }
-            }
-            // SAFETY: the output holds `R * T` tiles of 16.
-            unsafe {
-                tile.out
-                    .add(LANES * (r * T + t))
-                    .cast::<[f32; LANES]>()
-                    .write_unaligned(acc);
+                place.write_unaligned(acc);
             }
         }
     }

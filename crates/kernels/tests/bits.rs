@@ -383,7 +383,7 @@ fn compiled_dot(packed: &Packed, row: usize, x: &QuantisedRows) -> f32 {
                 let byte = codes[256 * g + 64 * (k / 8) + 4 * i + k % 4];
                 i32::from(if k % 8 < 4 { byte & 15 } else { byte >> 4 }) - 8
             };
-            dot += value * i32::from(x.codes(0)[32 * g + k]);
+            dot += value * i32::from(x.group(0, g).0[k]);
         }
         let at = 32 * g + 2 * i;
         let bits = u16::from_le_bytes([block[at], block[at + 1]]);
@@ -397,7 +397,7 @@ fn compiled_dot(packed: &Packed, row: usize, x: &QuantisedRows) -> f32 {
         } else {
             magnitude
         };
-        acc = (dot as f32).mul_add(scale * x.scales(0)[g], acc);
+        acc = (dot as f32).mul_add(scale * x.group(0, g).1, acc);
     }
     acc
 }
@@ -415,11 +415,10 @@ fn quantised_rows_follow_the_documented_recipe() {
         let mut rows = QuantisedRows::default();
         rows.quantise(&kernels, &x, 1, x.len(), x.len());
         for (g, group) in x.chunks(32).enumerate() {
-            let codes = &rows.codes(0)[32 * g..32 * g + 32];
+            let (codes, scale) = rows.group(0, g);
             let amax = group
                 .iter()
                 .fold(0.0f32, |m, x| if x.is_nan() { *x } else { m.max(x.abs()) });
-            let scale = rows.scales(0)[g];
             if g == 2 || g == 3 {
                 assert!(scale.is_nan() && codes.iter().all(|c| *c == 0), "group {g}");
             } else if g == 1 || g == 4 {
