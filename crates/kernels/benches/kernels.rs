@@ -110,7 +110,7 @@ impl Bench {
     /// One product with all threads, tasks of a few row blocks.
     fn product(&self, matrix: &Matrix<'_>, input: Input<'_>, tokens: usize, out: &mut [f32]) {
         let view = SharedRows::new(out, matrix.rows, matrix.rows);
-        let (blocks, step) = (matrix.blocks(), if tokens > 1 { 12 } else { 8 });
+        let (blocks, step) = (matrix.blocks(), if tokens > 1 { 6 } else { 8 });
         self.pool.run(blocks.div_ceil(step), &|task, _| {
             let part = task * step..blocks.min(task * step + step);
             let rows = Rows::First(tokens);
@@ -166,6 +166,46 @@ impl Bench {
                 0.0
             };
             println!("{name:10} {gbs:8.1} GB/s {gops:8.1} GOPS  (read loop {read:.1} GB/s)");
+        }
+    }
+
+    /// One block from the first-level cache, one thread: the rate of the inner loop.
+    fn hot(&self, encoding: Encoding, big: &[u8]) {
+        if !self.wants("hot") {
+            return;
+        }
+        let (rows, cols) = (48, 512);
+        let matrix = Matrix {
+            encoding,
+            rows,
+            cols,
+            data: big,
+        };
+        for tokens in [1, 2, 4, 8, 32] {
+            let x: Vec<f32> = (0..tokens * cols).map(|i| (i % 31) as f32 - 15.0).collect();
+            let mut quantised = QuantisedRows::default();
+            quantised.quantise(&self.kernels, &x, tokens, cols, cols);
+            let input = match encoding.is_compiled() {
+                true => Input::Quantised(&quantised),
+                false => Input::F32 {
+                    x: &x,
+                    stride: cols,
+                },
+            };
+            let mut out = vec![0.0; tokens * rows];
+            let view = SharedRows::new(&mut out, rows, rows);
+            let all = Rows::First(tokens);
+            let seconds = time(|| {
+                for _ in 0..100 {
+                    // SAFETY: one thread.
+                    unsafe {
+                        self.kernels
+                            .matmul(&matrix, 0..3, input, all, &view, all, Epilogue::Store);
+                    }
+                }
+            });
+            let gops = 200.0 * (rows * cols * tokens) as f64 / seconds / 1e9;
+            println!("hot {encoding} x{tokens}: {gops:.1} GOPS, one thread");
         }
     }
 
@@ -286,13 +326,16 @@ fn main() {
     println!("{isa}, {threads} threads");
     bench.pool();
     bench.small();
-    let mut big = huge(256 << 20);
+    let mut big = huge((256 << 20) + 64);
+    let skip = big.as_ptr().align_offset(64);
+    let big = &mut big[skip..][..256 << 20];
     big.iter_mut()
         .enumerate()
         .for_each(|(i, byte)| *byte = (i % 29) as u8 + 32);
-    println!("read loop {:.1} GB/s", bench.bandwidth(&big));
+    println!("read loop {:.1} GB/s", bench.bandwidth(big));
     for encoding in Encoding::ALL {
-        bench.matmul(encoding, &big);
+        bench.hot(encoding, big);
+        bench.matmul(encoding, big);
     }
     for (positions, queries) in [(64, 1), (512, 1), (4096, 1), (512, 512)] {
         bench.attention(positions, queries);

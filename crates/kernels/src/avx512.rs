@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use crate::lanes::{Lanes, unroll};
+use crate::quantise::Record;
 use crate::tile::{GROUP_SCALES, Machine, Tile, load, store};
 
 /// Sixteen f32 in one register.
@@ -159,11 +160,19 @@ macro_rules! integer_tile {
                         }
                         let w = $codes(at);
                         let scale_w = Zmm::load_f16(block.add(g * GROUP_SCALES));
+                        let mut x = [std::ptr::null(); T];
                         unroll!(T_ < T, {
-                            let x = tile.record(T_, g);
-                            let dot = dot_group::<T>(&w, (*x).codes.as_ptr(), (*x).$offset);
-                            let scale = scale_w.mul(Zmm::splat((*x).scale));
-                            acc[R_][T_] = Zmm(_mm512_cvtepi32_ps(dot)).fma(scale, acc[R_][T_]);
+                            x[T_] = tile.record(T_, g);
+                        });
+                        let mut dots = [_mm512_setzero_si512(); T];
+                        unroll!(T_ < T, {
+                            dots[T_] = _mm512_set1_epi32((*x[T_]).$offset);
+                        });
+                        dot_group(&mut dots, &w, &x);
+                        unroll!(T_ < T, {
+                            let scale = scale_w.mul(Zmm::splat((*x[T_]).scale));
+                            let dot = Zmm(_mm512_cvtepi32_ps(dots[T_]));
+                            acc[R_][T_] = dot.fma(scale, acc[R_][T_]);
                         });
                     });
                 }
@@ -182,22 +191,37 @@ unsafe fn prefetch<const LINES: usize>(at: *const u8) {
     });
 }
 
-/// The exact dot products of 16 rows with one group of inputs; `offset` undoes the bias of the
-/// unsigned codes. Few input rows (`T`) leave time to hide the latency of one chain with a second.
+/// Adds the exact dot products of 16 rows with a group of each input row. The input rows take
+/// turns, which hides the latency of their chains; a few alone get a second chain each.
 #[inline(always)]
-unsafe fn dot_group<const T: usize>(w: &[__m512i; 8], x: *const i8, offset: i32) -> __m512i {
-    // SAFETY: a group has 32 input bytes; the instruction set is the caller's promise.
+unsafe fn dot_group<const T: usize>(
+    dots: &mut [__m512i; T],
+    w: &[__m512i; 8],
+    x: &[*const Record; T],
+) {
+    // SAFETY: records of the caller's; the instruction set is the caller's promise.
     unsafe {
-        let mut chains = [_mm512_set1_epi32(offset), _mm512_setzero_si512()];
+        let mut odd = [_mm512_setzero_si512(); T];
         unroll!(Q < 8, {
-            let quad = _mm512_set1_epi32(x.cast::<i32>().add(Q).read_unaligned());
-            let chain = if T <= 2 { Q % 2 } else { 0 };
-            chains[chain] = _mm512_dpbusd_epi32(chains[chain], w[Q], quad);
+            unroll!(T_ < T, {
+                let quad = (*x[T_])
+                    .codes
+                    .as_ptr()
+                    .cast::<i32>()
+                    .add(Q)
+                    .read_unaligned();
+                let chain = if T <= 2 && Q % 2 == 1 {
+                    &mut odd
+                } else {
+                    &mut *dots
+                };
+                chain[T_] = _mm512_dpbusd_epi32(chain[T_], w[Q], _mm512_set1_epi32(quad));
+            });
         });
         if T <= 2 {
-            _mm512_add_epi32(chains[0], chains[1])
-        } else {
-            chains[0]
+            unroll!(T_ < T, {
+                dots[T_] = _mm512_add_epi32(dots[T_], odd[T_]);
+            });
         }
     }
 }
