@@ -218,7 +218,7 @@ fn check_buffers(
     elements: usize,
     bytes: usize,
 ) -> Result<(), CodecError> {
-    let expected = rows.checked_mul(cols).unwrap_or(usize::MAX);
+    let expected = rows.saturating_mul(cols);
     if elements != expected {
         return Err(CodecError::Buffer {
             encoding,

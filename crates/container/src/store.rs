@@ -39,12 +39,16 @@ pub struct Store {
 
 #[derive(Debug)]
 enum Origin {
-    Checkpoint {
-        checkpoint: Checkpoint,
-        program: Program,
-        sources: Vec<Source>,
-    },
-    Container(Container),
+    Checkpoint(Box<Lowered>),
+    Container(Box<Container>),
+}
+
+/// A checkpoint with its program and the places of its operands.
+#[derive(Debug)]
+struct Lowered {
+    checkpoint: Checkpoint,
+    program: Program,
+    sources: Vec<Source>,
 }
 
 /// A run of bytes in one file.
@@ -73,7 +77,7 @@ impl Store {
             let container = Container::open(path)?;
             let banks = expert_banks(&container.program);
             return Ok(Store {
-                origin: Origin::Container(container),
+                origin: Origin::Container(Box::new(container)),
                 banks,
             });
         }
@@ -92,12 +96,13 @@ impl Store {
         }
         let sources = locate_all(&program, &checkpoint)?;
         let banks = expert_banks(&program);
+        let lowered = Lowered {
+            checkpoint,
+            program,
+            sources,
+        };
         Ok(Store {
-            origin: Origin::Checkpoint {
-                checkpoint,
-                program,
-                sources,
-            },
+            origin: Origin::Checkpoint(Box::new(lowered)),
             banks,
         })
     }
@@ -106,7 +111,7 @@ impl Store {
     #[must_use]
     pub fn program(&self) -> &Program {
         match &self.origin {
-            Origin::Checkpoint { program, .. } => program,
+            Origin::Checkpoint(l) => &l.program,
             Origin::Container(c) => &c.program,
         }
     }
@@ -121,7 +126,7 @@ impl Store {
     #[must_use]
     pub fn dir(&self) -> &Path {
         match &self.origin {
-            Origin::Checkpoint { checkpoint, .. } => checkpoint.dir(),
+            Origin::Checkpoint(l) => l.checkpoint.dir(),
             Origin::Container(c) => &c.dir,
         }
     }
@@ -130,7 +135,7 @@ impl Store {
     #[must_use]
     pub fn identity(&self) -> Option<&str> {
         match &self.origin {
-            Origin::Checkpoint { .. } => None,
+            Origin::Checkpoint(_) => None,
             Origin::Container(c) => Some(&c.manifest.identity),
         }
     }
@@ -139,7 +144,7 @@ impl Store {
     #[must_use]
     pub fn tensors(&self) -> &[TensorInfo] {
         match &self.origin {
-            Origin::Checkpoint { checkpoint, .. } => checkpoint.tensors(),
+            Origin::Checkpoint(l) => l.checkpoint.tensors(),
             Origin::Container(_) => &[],
         }
     }
@@ -149,9 +154,7 @@ impl Store {
     #[must_use]
     pub fn encodings(&self, operand: OperandId) -> &[Encoding] {
         match &self.origin {
-            Origin::Checkpoint { sources, .. } => {
-                sources.get(operand.index()).map_or(&[], |s| &s.encoding)
-            }
+            Origin::Checkpoint(l) => l.sources.get(operand.index()).map_or(&[], |s| &s.encoding),
             Origin::Container(c) => c.encodings(operand),
         }
     }
@@ -161,14 +164,12 @@ impl Store {
     #[must_use]
     pub fn stored(&self, operand: OperandId, encoding: Encoding, item: usize) -> Option<Record> {
         match &self.origin {
-            Origin::Checkpoint {
-                program, sources, ..
-            } => {
-                let source = sources.get(operand.index())?;
+            Origin::Checkpoint(l) => {
+                let source = l.sources.get(operand.index())?;
                 let [piece] = source.items.get(item)?.as_slice() else {
                     return None;
                 };
-                let row = row_bytes(program.operand(operand), encoding);
+                let row = row_bytes(l.program.operand(operand), encoding);
                 let whole =
                     source.encoding == [encoding] && (piece.rows == 1 || piece.stride == row);
                 whole.then_some(Record {
@@ -195,7 +196,7 @@ impl Store {
     #[must_use]
     pub fn file(&self, file: u32) -> Option<&Path> {
         match &self.origin {
-            Origin::Checkpoint { checkpoint, .. } => checkpoint.file(file),
+            Origin::Checkpoint(l) => l.checkpoint.file(file),
             Origin::Container(c) => c.file(file).map(|f| f.path.as_path()),
         }
     }
@@ -213,7 +214,7 @@ impl Store {
         buffer: &mut [u8],
     ) -> Result<(), Error> {
         match &self.origin {
-            Origin::Checkpoint { .. } => {
+            Origin::Checkpoint(_) => {
                 let rows = self.operand(operand, item, encoding)?.rows();
                 self.read_rows(operand, item, encoding, 0..rows, buffer)
             }
@@ -251,13 +252,9 @@ impl Store {
         };
         self.check_buffer(operand, buffer.len(), needed)?;
         match &self.origin {
-            Origin::Checkpoint {
-                checkpoint,
-                sources,
-                ..
-            } => {
-                let pieces = &sources[operand.index()].items[item];
-                read_pieces(checkpoint, pieces, row as usize, rows.start, buffer)
+            Origin::Checkpoint(l) => {
+                let pieces = &l.sources[operand.index()].items[item];
+                read_pieces(&l.checkpoint, pieces, row as usize, rows.start, buffer)
             }
             Origin::Container(c) => {
                 let Some(part) = c.part(operand, encoding, item) else {
@@ -386,7 +383,7 @@ impl Store {
             return Ok(None);
         }
         match &self.origin {
-            Origin::Checkpoint { checkpoint, .. } => disk::read_text(&checkpoint.dir().join(name)),
+            Origin::Checkpoint(l) => disk::read_text(&l.checkpoint.dir().join(name)),
             Origin::Container(c) => c.read_text(name),
         }
     }
@@ -395,9 +392,9 @@ impl Store {
     #[must_use]
     pub fn text_names(&self) -> Vec<String> {
         match &self.origin {
-            Origin::Checkpoint { checkpoint, .. } => TEXT_FILES
+            Origin::Checkpoint(l) => TEXT_FILES
                 .into_iter()
-                .filter(|name| checkpoint.dir().join(name).is_file())
+                .filter(|name| l.checkpoint.dir().join(name).is_file())
                 .map(str::to_owned)
                 .collect(),
             Origin::Container(c) => c.manifest.texts.iter().map(|t| t.file.clone()).collect(),
@@ -407,7 +404,7 @@ impl Store {
     /// Digest that changes when the stored bytes do (for a checkpoint: its headers, sizes, times).
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         match &self.origin {
-            Origin::Checkpoint { checkpoint, .. } => checkpoint.fingerprint(),
+            Origin::Checkpoint(l) => l.checkpoint.fingerprint(),
             Origin::Container(c) => *blake3::hash(c.manifest.identity.as_bytes()).as_bytes(),
         }
     }
@@ -415,7 +412,7 @@ impl Store {
     /// The container behind the store, if it is one.
     pub(crate) fn container(&self) -> Option<&Container> {
         match &self.origin {
-            Origin::Checkpoint { .. } => None,
+            Origin::Checkpoint(_) => None,
             Origin::Container(c) => Some(c),
         }
     }

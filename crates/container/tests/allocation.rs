@@ -1,5 +1,7 @@
 //! What is allocated: never on the word of a file, and while converting never much.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 mod common;
 
 use common::{Sizes, convert_quietly, options};

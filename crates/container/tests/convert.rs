@@ -1,5 +1,7 @@
 //! Conversions that stop, resume, run out of disk, or must not begin.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 mod common;
 
 use common::{contents, convert_quietly, open, options};
@@ -353,8 +355,11 @@ fn a_full_disk_keeps_what_is_done_and_opens_nothing() {
     }
 }
 
+/// A change to a tensor's bytes.
+type Damage = fn(&mut [u8]);
+
 /// A checkpoint with one tensor changed.
-fn with_tensor(dir: &Path, name: &str, change: fn(&mut [u8])) -> Store {
+fn with_tensor(dir: &Path, name: &str, change: Damage) -> Store {
     let mut tensors = common::tensors();
     change(&mut tensors.get_mut(name).unwrap().bytes);
     std::fs::create_dir_all(dir).unwrap();
@@ -369,7 +374,7 @@ fn weights_that_are_no_numbers_are_named() {
     /// The bits of a NaN and of the two infinities.
     const SPECIAL: [[u8; 2]; 3] = [[0xc0, 0x7f], [0x80, 0x7f], [0x80, 0xff]];
     const ROW: usize = common::HIDDEN * 2;
-    let cases: [(&str, fn(&mut [u8]), &str); 3] = [
+    let cases: [(&str, Damage, &str); 3] = [
         (
             "model.layers.0.gate.2.weight",
             |b| b[3 * ROW..][..2].copy_from_slice(&SPECIAL[0]),

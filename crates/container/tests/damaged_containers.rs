@@ -1,6 +1,8 @@
 //! Damaged containers, one line each: every one is refused with a message that names the file and
 //! the cause.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 mod common;
 
 use common::Fixture;

@@ -1,5 +1,7 @@
 //! Flipped and random bytes: noticed, or without effect; never a panic.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 mod common;
 
 use common::Fixture;

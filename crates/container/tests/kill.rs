@@ -1,5 +1,6 @@
 //! Conversions killed with SIGKILL at random points and resumed.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 #![cfg(unix)]
 
 mod common;

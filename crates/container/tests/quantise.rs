@@ -1,5 +1,7 @@
 //! The quantiser: layout, limits, and its error beside the plain recipes of llama.cpp.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 use lamella_container::float::{f16_to_f32, f32_to_f16};
 use lamella_container::{CodecError, decode, encode, quantise};
 use lamella_program::Encoding;
@@ -28,6 +30,9 @@ impl Random {
         self.gaussian() / (chi / 4.0).sqrt()
     }
 }
+
+/// Weights of a group after a round trip.
+type Recipe = fn(&[f32]) -> Vec<f32>;
 
 /// llama.cpp's `Q8_0`: scale = largest magnitude / 127, stored as f16.
 fn plain_q8(group: &[f32]) -> Vec<f32> {
@@ -78,7 +83,7 @@ fn errs_less_than_the_plain_recipes() {
     let heavy: Vec<f32> = (0..rows * cols)
         .map(|_| (random.heavy() * 0.02) as f32)
         .collect();
-    let plain: [(Encoding, fn(&[f32]) -> Vec<f32>, f64); 2] = [
+    let plain: [(Encoding, Recipe, f64); 2] = [
         (Encoding::Q8, plain_q8, 0.86),
         (Encoding::Q4, plain_q4, 0.935),
     ];

@@ -1,5 +1,7 @@
 //! Reading operands from a checkpoint and from containers made of it.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 mod common;
 
 use common::{EXPERTS, Fixture, HIDDEN, WIDTH, convert_quietly, open, options};

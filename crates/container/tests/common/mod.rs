@@ -169,15 +169,34 @@ impl Builder {
     }
 
     fn layer(&mut self, l: usize) -> Layer {
+        let pre_norm = Some(self.norm(&format!("layers.{l}.mixer_norm")));
+        let body = Mixer::Attention(self.attention(l));
+        let mixer = Block {
+            pre_norm,
+            body,
+            convolution: None,
+            post_norm: None,
+        };
+        let pre_norm = Some(self.norm(&format!("layers.{l}.ffn_norm")));
+        let body = Ffn::Routed(self.routed(l));
+        let ffn = Block {
+            pre_norm,
+            body,
+            convolution: None,
+            post_norm: None,
+        };
+        Layer {
+            residual: Residual::Plain,
+            mixer,
+            ffn,
+        }
+    }
+
+    fn attention(&mut self, l: usize) -> Attention {
         let at = |name: &str| format!("layers.{l}.{name}");
-        let Sizes {
-            hidden,
-            width,
-            experts,
-            ..
-        } = self.sizes;
+        let hidden = self.sizes.hidden;
         let (q, kv) = (hidden, hidden / 2);
-        let attention = Attention {
+        Attention {
             heads: 4,
             kv_heads: 2,
             head_dim: hidden / 4,
@@ -196,12 +215,19 @@ impl Builder {
             convolutions: None,
             position_scaling: None,
             indexer: None,
-        };
+        }
+    }
+
+    fn routed(&mut self, l: usize) -> Routed {
+        let at = |name: &str| format!("layers.{l}.{name}");
+        let Sizes {
+            hidden,
+            width,
+            experts,
+            ..
+        } = self.sizes;
         let [gate, up] = if l == 0 {
-            [
-                self.experts(&at("gate"), width, hidden),
-                self.experts(&at("up"), width, hidden),
-            ]
+            ["gate", "up"].map(|name| self.experts(&at(name), width, hidden))
         } else {
             self.interleaved(l)
         };
@@ -209,7 +235,7 @@ impl Builder {
             gate,
             up,
             down: self.experts(&at("down"), hidden, width),
-            width: width,
+            width,
             activation: GatedActivation::Silu,
             output_gate: None,
             output_scale: None,
@@ -224,33 +250,13 @@ impl Builder {
             scale: None,
             learned_scale: None,
         };
-        let routed = Routed {
+        Routed {
             router,
-            experts: experts,
+            experts,
             top_k: 2,
             unit,
             shared: Vec::new(),
             latent: None,
-        };
-        let block = |pre_norm| (Some(pre_norm), None, None);
-        let (pre_norm, convolution, post_norm) = block(self.norm(&at("mixer_norm")));
-        let mixer = Block {
-            pre_norm,
-            body: Mixer::Attention(attention),
-            convolution,
-            post_norm,
-        };
-        let (pre_norm, convolution, post_norm) = block(self.norm(&at("ffn_norm")));
-        let ffn = Block {
-            pre_norm,
-            body: Ffn::Routed(routed),
-            convolution,
-            post_norm,
-        };
-        Layer {
-            residual: Residual::Plain,
-            mixer,
-            ffn,
         }
     }
 }
