@@ -9,6 +9,8 @@
 pub mod block;
 pub mod closure;
 pub mod encoding;
+pub mod ffn;
+pub mod mixer;
 pub mod operand;
 pub mod program;
 pub mod state;

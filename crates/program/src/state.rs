@@ -4,7 +4,10 @@
 //! no family and no mixer.
 
 use crate::Program;
-use crate::block::{Layer, Mixer, Span};
+use crate::block::{
+    Attention, CompressedAttention, Compressor, DeltaNet, LatentAttention, LatentSelection, Layer,
+    Mixer, Span,
+};
 use serde::{Deserialize, Serialize};
 
 /// One piece of a layer's state.
@@ -97,115 +100,118 @@ impl StateShape {
 /// State of one layer, in a fixed order.
 #[must_use]
 pub fn layer_state(layer: &Layer) -> Vec<StateItem> {
-    let mut items = Vec::new();
-    let mut push = |name: &str, shape| {
-        items.push(StateItem {
+    let items = match &layer.mixer.body {
+        Mixer::Attention(a) => attention_state(a),
+        Mixer::LatentAttention(a) => latent_state(a),
+        Mixer::CompressedAttention(a) => compressed_state(a),
+        Mixer::Kda(d) | Mixer::GatedDeltaNet(d) => delta_state(d),
+    };
+    items
+        .into_iter()
+        .map(|(name, shape)| StateItem {
             name: name.to_owned(),
             shape,
         })
+        .collect()
+}
+
+/// Names and shapes, before they become [`StateItem`]s.
+type Items = Vec<(&'static str, StateShape)>;
+
+fn attention_state(a: &Attention) -> Items {
+    let width = a.kv_heads * a.head_dim;
+    let shape = match a.span {
+        Span::Full => StateShape::Rows { width },
+        Span::Sliding { window } => StateShape::Ring {
+            rows: window,
+            width,
+        },
     };
-    match &layer.mixer.body {
-        Mixer::Attention(a) => {
-            let width = a.kv_heads * a.head_dim;
-            let shape = match a.span {
-                Span::Full => StateShape::Rows { width },
-                Span::Sliding { window } => StateShape::Ring {
-                    rows: window,
-                    width,
-                },
-            };
-            push("key", shape.clone());
-            push("value", shape);
-            if let Some(c) = &a.convolutions {
-                push(
-                    "conv.key",
-                    StateShape::Ring {
-                        rows: c.key.taps - 1,
-                        width,
-                    },
-                );
-                push(
-                    "conv.value",
-                    StateShape::Ring {
-                        rows: c.value.taps - 1,
-                        width,
-                    },
-                );
-            }
-            if let Some(ix) = &a.indexer {
-                push(
-                    "index",
-                    StateShape::Compressed {
-                        ratio: ix.block,
-                        width: ix.head_dim,
-                        raw_width: ix.head_dim,
-                        raw_rows: ix.block - 1,
-                    },
-                );
-            }
-        }
-        Mixer::LatentAttention(a) => {
-            push(
-                "latent",
-                StateShape::Rows {
-                    width: a.latent_dim + a.rope_dim,
-                },
-            );
-            if let Some(crate::block::LatentSelection::Own(ix)) = &a.selection {
-                push("index", StateShape::Rows { width: ix.head_dim });
-            }
-        }
-        Mixer::CompressedAttention(a) => {
-            push(
-                "window",
-                StateShape::Ring {
-                    rows: a.window,
-                    width: a.head_dim,
-                },
-            );
-            if let Some(c) = &a.compressor {
-                push("compressed", compressor_state(c, a.head_dim));
-            }
-            if let Some(ix) = &a.indexer {
-                push(
-                    "index",
-                    compressor_state(&ix.compressor, ix.indexer.head_dim),
-                );
-            }
-        }
-        Mixer::Kda(d) | Mixer::GatedDeltaNet(d) => {
-            let widths = [
-                d.key_heads * d.key_dim,
-                d.key_heads * d.key_dim,
-                d.value_heads * d.value_dim,
-            ];
-            for ((name, conv), width) in ["conv.query", "conv.key", "conv.value"]
-                .iter()
-                .zip(&d.convolutions)
-                .zip(widths)
-            {
-                push(
-                    name,
-                    StateShape::Ring {
-                        rows: (conv.taps - 1) * conv.dilation,
-                        width,
-                    },
-                );
-            }
-            push(
-                "recurrent",
-                StateShape::Matrix {
-                    heads: d.value_heads,
-                    rows: d.key_dim,
-                    cols: d.value_dim,
-                },
-            );
-        }
+    let mut items = vec![("key", shape.clone()), ("value", shape)];
+    if let Some(c) = &a.convolutions {
+        items.push((
+            "conv.key",
+            StateShape::Ring {
+                rows: c.key.taps - 1,
+                width,
+            },
+        ));
+        items.push((
+            "conv.value",
+            StateShape::Ring {
+                rows: c.value.taps - 1,
+                width,
+            },
+        ));
+    }
+    if let Some(ix) = &a.indexer {
+        let shape = StateShape::Compressed {
+            ratio: ix.block,
+            width: ix.head_dim,
+            raw_width: ix.head_dim,
+            raw_rows: ix.block - 1,
+        };
+        items.push(("index", shape));
     }
     items
 }
 
-fn compressor_state(c: &crate::block::Compressor, width: usize) -> StateShape {
+fn latent_state(a: &LatentAttention) -> Items {
+    let mut items = vec![(
+        "latent",
+        StateShape::Rows {
+            width: a.latent_dim + a.rope_dim,
+        },
+    )];
+    if let Some(LatentSelection::Own(ix)) = &a.selection {
+        items.push(("index", StateShape::Rows { width: ix.head_dim }));
+    }
+    items
+}
+
+fn compressed_state(a: &CompressedAttention) -> Items {
+    let mut items = vec![(
+        "window",
+        StateShape::Ring {
+            rows: a.window,
+            width: a.head_dim,
+        },
+    )];
+    if let Some(c) = &a.compressor {
+        items.push(("compressed", compressor_state(c, a.head_dim)));
+    }
+    if let Some(ix) = &a.indexer {
+        items.push((
+            "index",
+            compressor_state(&ix.compressor, ix.indexer.head_dim),
+        ));
+    }
+    items
+}
+
+fn delta_state(d: &DeltaNet) -> Items {
+    let keys = d.key_heads * d.key_dim;
+    let ring = |i: usize, width| {
+        let conv = &d.convolutions[i];
+        StateShape::Ring {
+            rows: (conv.taps - 1) * conv.dilation,
+            width,
+        }
+    };
+    let recurrent = StateShape::Matrix {
+        heads: d.value_heads,
+        rows: d.key_dim,
+        cols: d.value_dim,
+    };
+    vec![
+        ("conv.query", ring(0, keys)),
+        ("conv.key", ring(1, keys)),
+        ("conv.value", ring(2, d.value_heads * d.value_dim)),
+        ("recurrent", recurrent),
+    ]
+}
+
+fn compressor_state(c: &Compressor, width: usize) -> StateShape {
     let channels = if c.overlaps { 2 * width } else { width };
     let windows = if c.overlaps { 2 } else { 1 };
     StateShape::Compressed {
