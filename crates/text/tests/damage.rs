@@ -188,6 +188,10 @@ fn damaged_added_tokens_and_version() {
 fn damaged_normalizer() {
     check_tokenizer(&[
         (
+            |t| t["normalizer"] = json!({"type": "Prepend", "prepend": ""}),
+            &["prepends nothing"],
+        ),
+        (
             |t| t["normalizer"] = json!({"type": "Nonsense"}),
             &["`normalizer`: `Nonsense` is not supported"],
         ),

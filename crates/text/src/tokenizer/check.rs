@@ -35,7 +35,7 @@ const NORMALIZERS: [&str; 13] = [
 const PRE_TOKENIZERS: [&str; 12] = [
     "BertPreTokenizer",
     "ByteLevel",
-    "Delimiter",
+    "CharDelimiterSplit",
     "Digits",
     "FixedLength",
     "Metaspace",
@@ -274,6 +274,9 @@ fn growth(file: &str, key: &str, node: &Value) -> Result<f64, Error> {
             }
         }
         // Every piece between added tokens gets it, and a piece has at least one byte.
+        Some("Prepend") if length("prepend") == 0.0 => {
+            Err(Error::field(file, key, "prepends nothing"))
+        }
         Some("Prepend") => Ok(1.0 + length("prepend")),
         Some("NFKC" | "NFKD") => Ok(11.0),
         Some("NFC" | "NFD" | "Lowercase" | "ByteLevel" | "BertNormalizer" | "Nmt") => Ok(3.0),
