@@ -3,7 +3,6 @@
 mod check;
 mod pieces;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
@@ -42,18 +41,14 @@ impl Tokenizer {
         encoder.with_padding(None);
         contents.check_added_ids(file, &encoder)?;
 
-        let added: HashMap<u32, bool> = contents
-            .added_tokens
-            .iter()
-            .map(|token| (token.id, token.special))
-            .collect();
+        let added = contents.added_tokens.iter();
         let mut special: Vec<u32> = added
-            .iter()
-            .filter(|(_, special)| **special)
-            .map(|(id, _)| *id)
+            .filter(|token| token.special)
+            .map(|token| token.id)
             .collect();
         special.sort_unstable();
-        let pieces = Pieces::new(&rules, &encoder, &added);
+        special.dedup();
+        let pieces = Pieces::new(&rules, &contents);
         Ok(Self(Arc::new(Inner {
             encoder,
             rules,

@@ -445,6 +445,14 @@ fn configuration_damage() {
 }
 
 #[test]
+fn a_token_that_is_there_twice() {
+    let text = demo_file("tokenizer.json").unwrap();
+    let twice = text.replacen("\"!\": 3", "\"!\": 3, \"!\": 5000", 1);
+    assert_ne!(text, twice);
+    check("tokenizer.json", &twice, &["has `!` twice"]);
+}
+
+#[test]
 fn a_broken_template_is_never_replaced_by_another() {
     // tokenizer_config.json carries the same template, unbroken.
     assert!(with("chat_template.jinja", Some("{% nonsense %}")).is_err());

@@ -4,7 +4,7 @@
 //! chunk length of zero or a broken character map make it panic, and replacements can grow a text
 //! without bound. Those are errors here. So is what would work but not as the file says.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::Deserialize;
@@ -73,7 +73,7 @@ pub(super) struct File {
 #[derive(Deserialize)]
 pub(super) struct AddedToken {
     pub(super) id: u32,
-    content: String,
+    pub(super) content: String,
     #[serde(default)]
     pub(super) special: bool,
 }
@@ -108,9 +108,9 @@ impl File {
             let cause = "is not zero: the same text would get different ids each time";
             return Err(Error::field(file, "model.dropout", cause));
         }
-        self.check_vocabulary(file)?;
+        let known = self.check_vocabulary(file)?;
         if kind == "BPE" {
-            self.check_merges(file)?;
+            self.check_merges(file, &known)?;
         }
         if kind == "Unigram" {
             let size = self.model.vocab.0.len() as u64;
@@ -131,27 +131,11 @@ impl File {
         check_post_processor(file, "post_processor", &self.post_processor)
     }
 
-    fn check_vocabulary(&self, file: &str) -> Result<(), Error> {
+    /// Returns the tokens of the model's vocabulary.
+    fn check_vocabulary(&self, file: &str) -> Result<HashSet<&str>, Error> {
         let vocabulary = &self.model.vocab.0;
         if vocabulary.is_empty() && self.added_tokens.is_empty() {
             return Err(Error::field(file, "model.vocab", "is empty"));
-        }
-        let mut by_id = HashMap::with_capacity(vocabulary.len());
-        for (token, id) in vocabulary {
-            if let Some(other) = by_id.insert(*id, token) {
-                let cause = format!("`{other}` and `{token}` have the same id {id}");
-                return Err(Error::field(file, "model.vocab", cause));
-            }
-        }
-        if let Some(unknown) = &self.model.unk_token
-            && !vocabulary.iter().any(|(token, _)| token == unknown)
-            && !self
-                .added_tokens
-                .iter()
-                .any(|token| token.content == *unknown)
-        {
-            let cause = format!("`{unknown}` is not in the vocabulary");
-            return Err(Error::field(file, "model.unk_token", cause));
         }
         let count = vocabulary.len() + self.added_tokens.len();
         let added = self.added_tokens.iter().map(|token| token.id);
@@ -165,17 +149,31 @@ impl File {
             let cause = format!("has id {highest} but only {count} tokens: an id is damaged");
             return Err(Error::field(file, "model.vocab", cause));
         }
-        Ok(())
+        let fail = |cause: String| Err(Error::field(file, "model.vocab", cause));
+        let mut known = HashSet::with_capacity(vocabulary.len());
+        let mut by_id = vec![None; highest as usize + 1];
+        for (token, id) in vocabulary {
+            if !known.insert(token.as_str()) {
+                return fail(format!("has `{token}` twice"));
+            }
+            if let Some(other) = by_id[*id as usize].replace(token) {
+                return fail(format!("`{other}` and `{token}` have the same id {id}"));
+            }
+        }
+        if let Some(unknown) = &self.model.unk_token
+            && !known.contains(unknown.as_str())
+            && !self
+                .added_tokens
+                .iter()
+                .any(|token| token.content == *unknown)
+        {
+            let cause = format!("`{unknown}` is not in the vocabulary");
+            return Err(Error::field(file, "model.unk_token", cause));
+        }
+        Ok(known)
     }
 
-    fn check_merges(&self, file: &str) -> Result<(), Error> {
-        let known: HashSet<&str> = self
-            .model
-            .vocab
-            .0
-            .iter()
-            .map(|(token, _)| token.as_str())
-            .collect();
+    fn check_merges(&self, file: &str, known: &HashSet<&str>) -> Result<(), Error> {
         let prefix = self
             .model
             .continuing_subword_prefix
@@ -198,6 +196,11 @@ impl File {
             }
         }
         Ok(())
+    }
+
+    /// The tokens of the model with their ids.
+    pub(super) fn vocabulary(&self) -> &[(String, u32)] {
+        &self.model.vocab.0
     }
 
     /// Checks that every added token got the id the file gives it. The crate only warns.

@@ -3,10 +3,9 @@
 //! `tokenizer.json` describes decoding as a chain of string rewrites, which cannot express half a
 //! character. Read as a rule for one token's *bytes* the same chain streams.
 
-use std::collections::HashMap;
-
 use serde_json::Value;
 
+use super::check::File;
 use crate::Error;
 
 /// How a token's spelling becomes bytes, and what is dropped at the front of a text.
@@ -167,33 +166,36 @@ pub(super) struct Pieces {
 const NO_TOKEN: (u32, u32) = (u32::MAX, 0);
 
 impl Pieces {
-    /// `added` are the added tokens, which stand for themselves.
-    pub(super) fn new(
-        rules: &Rules,
-        encoder: &tokenizers::Tokenizer,
-        added: &HashMap<u32, bool>,
-    ) -> Self {
-        let vocabulary = encoder.get_vocab(true);
-        let size = vocabulary
-            .values()
-            .max()
-            .map_or(0, |&highest| highest as usize + 1);
+    /// Tokens of the model are spelled as its decoder says; added tokens stand for themselves.
+    pub(super) fn new(rules: &Rules, file: &File) -> Self {
+        let added = file
+            .added_tokens
+            .iter()
+            .map(|token| (&token.content, token.id));
+        let highest = file
+            .vocabulary()
+            .iter()
+            .map(|(_, id)| *id)
+            .chain(added.clone().map(|it| it.1));
+        let size = highest.max().map_or(0, |highest| highest as usize + 1);
         let mut pieces = Self {
             bytes: Vec::new(),
             spans: vec![NO_TOKEN; size],
         };
-        for (token, &id) in &vocabulary {
-            let piece = if added.contains_key(&id) {
-                token.clone().into_bytes()
-            } else {
-                rules.bytes(token)
-            };
-            // The file is far smaller than 4 GiB, so offsets fit.
-            let start = pieces.bytes.len() as u32;
-            pieces.bytes.extend_from_slice(&piece);
-            pieces.spans[id as usize] = (start, pieces.bytes.len() as u32);
+        for (token, id) in file.vocabulary() {
+            pieces.add(*id, &rules.bytes(token));
+        }
+        for (token, id) in added {
+            pieces.add(id, token.as_bytes());
         }
         pieces
+    }
+
+    fn add(&mut self, id: u32, bytes: &[u8]) {
+        // No token gets longer, and the file is far smaller than 4 GiB, so offsets fit.
+        let start = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(bytes);
+        self.spans[id as usize] = (start, self.bytes.len() as u32);
     }
 
     pub(super) fn get(&self, id: u32) -> Option<&[u8]> {
