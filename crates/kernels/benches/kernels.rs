@@ -110,7 +110,7 @@ impl Bench {
     /// One product with all threads, tasks of a few row blocks.
     fn product(&self, matrix: &Matrix<'_>, input: Input<'_>, tokens: usize, out: &mut [f32]) {
         let view = SharedRows::new(out, matrix.rows, matrix.rows);
-        let (blocks, step) = (matrix.blocks(), if tokens > 1 { 6 } else { 8 });
+        let (blocks, step) = (matrix.blocks(), if tokens > 1 { 4 } else { 8 });
         self.pool.run(blocks.div_ceil(step), &|task, _| {
             let part = task * step..blocks.min(task * step + step);
             let rows = Rows::First(tokens);

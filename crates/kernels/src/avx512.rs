@@ -10,6 +10,15 @@ use crate::tile::{GROUP_SCALES, Machine, Tile, load, store};
 #[derive(Clone, Copy)]
 pub(crate) struct Zmm(__m512);
 
+impl Zmm {
+    /// Sixteen integers at a 64-byte boundary, as floats.
+    #[inline(always)]
+    pub(crate) unsafe fn of_i32(p: *const i32) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Zmm(_mm512_cvtepi32_ps(_mm512_load_si512(p.cast()))) }
+    }
+}
+
 // SAFETY (all blocks of this impl): the trait's contract is this instruction set and the element
 // counts of the pointers; all accesses are unaligned ones.
 #[allow(
@@ -123,7 +132,7 @@ unsafe fn q8_codes(p: *const u8) -> [__m512i; 8] {
 
 /// The eight code registers of a q4 group, unpacked to one code a byte.
 #[inline(always)]
-unsafe fn q4_codes(p: *const u8) -> [__m512i; 8] {
+pub(crate) unsafe fn q4_codes(p: *const u8) -> [__m512i; 8] {
     // SAFETY: a group has 256 code bytes; the instruction set is the caller's promise.
     unsafe {
         let low = _mm512_set1_epi8(0x0f);
@@ -184,7 +193,7 @@ macro_rules! integer_tile {
 
 /// Asks for `LINES` cache lines [`AHEAD`] of `at`.
 #[inline(always)]
-unsafe fn prefetch<const LINES: usize>(at: *const u8) {
+pub(crate) unsafe fn prefetch<const LINES: usize>(at: *const u8) {
     unroll!(I < LINES, {
         // SAFETY: a prefetch accesses nothing.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD + 64 * I).cast()) };

@@ -51,6 +51,9 @@ impl Isa {
             Isa::Avx2 => has_avx2(),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => has_avx512(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => has_avx512() && crate::amx::is_available(),
+            #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }
     }

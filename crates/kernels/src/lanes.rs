@@ -127,10 +127,20 @@ pub(crate) trait Lanes: Copy {
 /// by it live in registers whatever the loop unroller decides. `$n` is a constant of at most 8.
 macro_rules! unroll {
     ($i:ident < $n:expr, $body:block) => {
-        unroll!(@ $i, $n, $body, 0 1 2 3 4 5 6 7)
+        const { assert!($n <= 8) };
+        $crate::lanes::unroll!(@ $i, $n, $body, 0 1 2 3 4 5 6 7)
     };
     (@ $i:ident, $n:expr, $body:block, $($value:literal)*) => {
         $( { const $i: usize = $value; if $i < $n $body } )*
     };
 }
 pub(crate) use unroll;
+
+/// [`unroll`] for a constant of at most 16.
+macro_rules! unroll16 {
+    ($i:ident < $n:expr, $body:block) => {
+        const { assert!($n <= 16) };
+        $crate::lanes::unroll!(@ $i, $n, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+}
+pub(crate) use unroll16;

@@ -9,6 +9,8 @@
 //!
 //! Kernels know no models and no files, and never allocate.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -58,11 +60,14 @@ impl Kernels {
             return None;
         }
         let table = match isa {
-            Isa::Scalar => &table::scalar::TABLE,
+            Isa::Scalar => &table::SCALAR,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => &table::avx2::TABLE,
+            Isa::Avx2 => &table::AVX2,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => &table::avx512::TABLE,
+            Isa::Avx512 => &table::AVX512,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => &table::AMX,
+            #[cfg(not(target_arch = "x86_64"))]
             _ => return None,
         };
         Some(Kernels { isa, table })
@@ -73,7 +78,7 @@ impl Kernels {
     pub fn best() -> Kernels {
         Kernels::new(Isa::detect()).unwrap_or(Kernels {
             isa: Isa::Scalar,
-            table: &table::scalar::TABLE,
+            table: &table::SCALAR,
         })
     }
 

@@ -12,7 +12,7 @@ use crate::lanes::{LANES, Lanes};
 use crate::pack::{Matrix, block_bytes, packed_bytes};
 use crate::quantise::QuantisedRows;
 use crate::rows::{Rows, SharedRows};
-use crate::tile::{MAX_BLOCKS, MAX_TOKENS, Machine, Tile, TileShape, format_index};
+use crate::tile::{MAX_BLOCKS, MAX_TOKENS, Machine, MatrixUnit, Tile, TileShape, format_index};
 
 /// The input rows of a product.
 #[derive(Clone, Copy)]
@@ -39,12 +39,19 @@ pub enum Epilogue<'a> {
     AddScaled(&'a [f32]),
 }
 
+/// The tiles for a product, and the matrix unit they need, with its way to prepare weights.
+#[derive(Clone, Copy)]
+struct Tiles {
+    shapes: &'static [TileShape],
+    unit: Option<(&'static MatrixUnit, usize)>,
+}
+
 /// The work of one call, checked.
 pub(crate) struct Job<'a> {
     first: &'a Matrix<'a>,
     /// With a second matrix the result is `silu(first x) * (second x)`.
     second: Option<&'a Matrix<'a>>,
-    shapes: &'a [TileShape],
+    tiles: Tiles,
     blocks: Range<usize>,
     input: Input<'a>,
     rows: Rows<'a>,
@@ -80,7 +87,7 @@ impl Kernels {
         out_rows: Rows<'_>,
         epilogue: Epilogue<'_>,
     ) {
-        let shapes = self.check(matrix, &blocks, input, rows, out, out_rows);
+        let tiles = self.check(matrix, &blocks, input, rows, out, out_rows);
         if let Epilogue::AddScaled(weights) = epilogue {
             assert_eq!(weights.len(), rows.len(), "one weight for each row");
         }
@@ -89,7 +96,7 @@ impl Kernels {
         let job = Job {
             first,
             second,
-            shapes,
+            tiles,
             blocks,
             input,
             rows,
@@ -120,7 +127,7 @@ impl Kernels {
         out: &SharedRows<'_>,
     ) {
         let out_rows = Rows::First(rows.len());
-        let shapes = self.check(gate, &blocks, input, rows, out, out_rows);
+        let tiles = self.check(gate, &blocks, input, rows, out, out_rows);
         self.check(up, &blocks, input, rows, out, out_rows);
         assert!(
             gate.encoding == up.encoding && gate.rows == up.rows,
@@ -130,7 +137,7 @@ impl Kernels {
         let job = Job {
             first,
             second,
-            shapes,
+            tiles,
             blocks,
             input,
             rows,
@@ -152,7 +159,7 @@ impl Kernels {
         rows: Rows<'_>,
         out: &SharedRows<'_>,
         out_rows: Rows<'_>,
-    ) -> &'static [TileShape] {
+    ) -> Tiles {
         let Matrix { encoding, cols, .. } = *matrix;
         let bytes = packed_bytes(encoding, matrix.rows, cols);
         assert!(
@@ -193,8 +200,29 @@ impl Kernels {
             matrix.rows,
             out.width()
         );
+        self.tiles(encoding, rows)
+    }
+
+    /// The tiles for an encoding and some input rows.
+    fn tiles(&self, encoding: Encoding, rows: Rows<'_>) -> Tiles {
+        let table = self.table();
+        let which = [Encoding::Q8, Encoding::Q4]
+            .iter()
+            .position(|e| *e == encoding);
+        if let (Some(unit), Some(which)) = (table.unit, which)
+            && rows.len() >= FEWEST_FOR_UNIT
+            && rows.are_consecutive()
+        {
+            return Tiles {
+                shapes: unit.tiles[which],
+                unit: Some((unit, which)),
+            };
+        }
         match format_index(encoding) {
-            Some(i) => self.table().tiles[i],
+            Some(i) => Tiles {
+                shapes: table.tiles[i],
+                unit: None,
+            },
             None => panic!("no kernels for {encoding}"),
         }
     }
@@ -268,6 +296,9 @@ impl Job<'_> {
     }
 }
 
+/// Fewer input rows than this are not worth a matrix unit.
+const FEWEST_FOR_UNIT: usize = 4;
+
 /// Input rows whose accumulators are held at once.
 const TOKENS_AT_ONCE: usize = 64;
 
@@ -300,22 +331,50 @@ fn part_of_k(encoding: Encoding, blocks: usize) -> usize {
 #[inline(always)]
 pub(crate) unsafe fn matmul<M: Machine>(job: &Job<'_>) {
     let n = job.rows.len();
-    let mut t = 0;
-    while t < n {
-        let tokens = TOKENS_AT_ONCE.min(n - t);
-        let lead = shape_of(job.shapes, tokens_of(job.shapes, tokens), MAX_BLOCKS).blocks;
-        let mut block = job.blocks.start;
-        while block < job.blocks.end {
-            let blocks = lead.min(job.blocks.end - block);
-            // SAFETY: blocks and rows in range.
-            unsafe { job.part::<M>(t..t + tokens, block, blocks) };
-            block += blocks;
+    // SAFETY: blocks and rows in range; the unit is claimed while its tiles run.
+    unsafe {
+        let mut t = 0;
+        while t < n {
+            let rows = t..n.min(t + TOKENS_AT_ONCE);
+            let lead = job.blocks_at_once(rows.len());
+            let mut block = job.blocks.start;
+            while block < job.blocks.end {
+                let blocks = lead.min(job.blocks.end - block);
+                job.part::<M>(rows.clone(), block, blocks);
+                block += blocks;
+            }
+            t = rows.end;
         }
-        t += tokens;
+        if let Some((unit, _)) = job.tiles.unit {
+            (unit.end)();
+        }
     }
 }
 
+/// Groups of each row block that are prepared at once for a matrix unit: with as many groups of
+/// [`TOKENS_AT_ONCE`] input rows they fit a first-level cache.
+const PREPARED_GROUPS: usize = 12;
+
+/// Bytes of the groups of a row block as a matrix unit wants them.
+const PREPARED_BYTES: usize = PREPARED_GROUPS * TILE_ROWS * GROUP;
+
+/// Prepared groups of some row blocks.
+#[repr(C, align(64))]
+struct Prepared([MaybeUninit<u8>; MAX_BLOCKS * PREPARED_BYTES]);
+
 impl Job<'_> {
+    /// Row blocks that pass over `tokens` input rows together.
+    #[inline(always)]
+    fn blocks_at_once(&self, tokens: usize) -> usize {
+        match self.tiles.unit {
+            Some(_) => MAX_BLOCKS,
+            None => {
+                let shapes = self.tiles.shapes;
+                shape_of(shapes, tokens_of(shapes, tokens), MAX_BLOCKS).blocks
+            }
+        }
+    }
+
     /// The tiles that make up `tokens` input rows and `blocks` row blocks: calls `f` with the
     /// shape, the first input row, the first block and the place of the accumulators.
     #[inline(always)]
@@ -327,10 +386,10 @@ impl Job<'_> {
     ) {
         let mut t = 0;
         while t < tokens {
-            let count = tokens_of(self.shapes, tokens - t);
+            let count = tokens_of(self.tiles.shapes, tokens - t);
             let mut b = 0;
             while b < blocks {
-                let shape = shape_of(self.shapes, count, blocks - b);
+                let shape = shape_of(self.tiles.shapes, count, blocks - b);
                 f(shape, t, b, LANES * (t * blocks + b * count));
                 b += shape.blocks;
             }
@@ -361,6 +420,19 @@ impl Job<'_> {
         }
     }
 
+    /// Has the matrix unit ready for tiles of `tokens` input rows, `claimed` being what it is
+    /// ready for.
+    #[inline(always)]
+    unsafe fn claim(&self, tokens: usize, claimed: &mut usize) {
+        if let Some((unit, _)) = self.tiles.unit
+            && *claimed != tokens
+        {
+            // SAFETY: a job has a unit only where it is available.
+            unsafe { (unit.begin)(tokens) };
+            *claimed = tokens;
+        }
+    }
+
     /// Adds the products of `rows` and the blocks from `block` on to `acc`.
     #[inline(always)]
     unsafe fn accumulate(
@@ -380,33 +452,50 @@ impl Job<'_> {
         let stride = block_bytes(encoding, cols).unwrap_or(0);
         let groups = cols.div_ceil(GROUP);
         let total = if encoding.is_compiled() { groups } else { cols };
-        let few = rows.len() <= tokens_of(self.shapes, rows.len());
-        let step = if few {
-            total
-        } else {
-            part_of_k(encoding, blocks)
+        let few = rows.len() <= tokens_of(self.tiles.shapes, rows.len());
+        let step = match self.tiles.unit {
+            Some(_) => PREPARED_GROUPS,
+            None if few => total,
+            None => part_of_k(encoding, blocks),
         };
+        let mut prepared = Prepared([MaybeUninit::uninit(); _]);
+        let prepared: *mut u8 = prepared.0.as_mut_ptr().cast();
         let mut tile = Tile {
             weights: std::ptr::null(),
             block_bytes: stride,
             plane_bytes: scale_plane_bytes(groups).unwrap_or(0),
             start: 0,
             end: 0,
+            prepared,
             cold: true,
             x: [std::ptr::null(); MAX_TOKENS],
             acc,
         };
+        let mut claimed = 0;
         while tile.start < total {
             tile.end = total.min(tile.start + step);
             tile.cold = true;
             // SAFETY: the matrix holds these blocks, the input rows were checked, the
             // accumulators hold every tile.
             unsafe {
+                if let Some((unit, which)) = self.tiles.unit {
+                    let code_bytes = encoding.tile_code_bytes().unwrap_or(0);
+                    let codes = tile.plane_bytes + tile.start * code_bytes;
+                    let codes = data.as_ptr().add(block * stride + codes);
+                    let groups = tile.end - tile.start;
+                    for b in 0..blocks {
+                        let out = prepared.add(b * PREPARED_BYTES);
+                        (unit.prepare[which])(codes.add(b * stride), groups, out);
+                    }
+                    tile.cold = false;
+                }
                 self.each_tile(rows.len(), blocks, |shape, t, b, at| {
+                    self.claim(shape.tokens, &mut claimed);
                     if b == 0 {
                         self.aim(&mut tile, rows.start + t, shape.tokens);
                     }
                     tile.weights = data.as_ptr().add((block + b) * stride);
+                    tile.prepared = prepared.add(b * PREPARED_BYTES);
                     tile.acc = acc.add(at);
                     (shape.run)(&tile);
                     tile.cold &= b + shape.blocks < blocks;

@@ -37,6 +37,16 @@ impl Rows<'_> {
         }
     }
 
+    /// Whether each row follows the one before.
+    pub(crate) fn are_consecutive(&self) -> bool {
+        match self {
+            Rows::First(_) => true,
+            Rows::At(rows) => rows
+                .windows(2)
+                .all(|pair| pair[1] == pair[0].wrapping_add(1)),
+        }
+    }
+
     /// Whether every row is below `limit`.
     pub(crate) fn all_below(&self, limit: usize) -> bool {
         match self {

@@ -3,13 +3,14 @@
 use crate::attention::{Head, Query};
 use crate::matmul::Job;
 use crate::quantise::Record;
-use crate::tile::TileShape;
+use crate::tile::{MatrixUnit, TileShape};
 use crate::vector::{Map, NormWeight};
 
 /// The kernels of one instruction set. Every function needs that instruction set.
 pub(crate) struct Table {
     /// Tiles by encoding, most input rows first, then most blocks first.
     pub tiles: [&'static [TileShape]; 5],
+    pub unit: Option<&'static MatrixUnit>,
     pub matmul: unsafe fn(&Job<'_>),
     pub quantise_row: unsafe fn(&[f32], &mut [Record]),
     pub rms_norm: unsafe fn(*const f32, usize, NormWeight<'_>, f32, *mut f32),
@@ -59,7 +60,12 @@ macro_rules! compile {
                 unsafe { F::tile::<$machine, T, R>(tile) }
             }
 
-            pub(crate) static TABLE: Table = Table {
+            /// The last two tiles of q8 and of q4, for a matrix unit to fall back on.
+            #[allow(dead_code, reason = "not every instruction set has a matrix unit")]
+            pub(crate) const FEW: [[TileShape; 2]; 2] =
+                [last(compile!(@tiles Q8, $integers)), last(compile!(@tiles Q4, $integers))];
+
+            pub(crate) const TABLE: Table = Table {
                 tiles: [
                     &compile!(@tiles F32, $floats),
                     &compile!(@tiles F16, $floats),
@@ -67,6 +73,7 @@ macro_rules! compile {
                     &compile!(@tiles Q8, $integers),
                     &compile!(@tiles Q4, $integers),
                 ],
+                unit: None,
                 matmul,
                 quantise_row,
                 rms_norm,
@@ -110,6 +117,26 @@ macro_rules! compile {
         }
     };
 }
+
+/// The last two of some tiles.
+const fn last<const N: usize>(tiles: [TileShape; N]) -> [TileShape; 2] {
+    [tiles[N - 2], tiles[N - 1]]
+}
+
+/// Portable kernels.
+pub(crate) static SCALAR: Table = scalar::TABLE;
+/// AVX2 kernels.
+#[cfg(target_arch = "x86_64")]
+pub(crate) static AVX2: Table = avx2::TABLE;
+/// AVX-512 kernels.
+#[cfg(target_arch = "x86_64")]
+pub(crate) static AVX512: Table = avx512::TABLE;
+/// AVX-512 kernels with AMX.
+#[cfg(target_arch = "x86_64")]
+pub(crate) static AMX: Table = Table {
+    unit: Some(&crate::amx::UNIT),
+    ..avx512::TABLE
+};
 
 compile!(
     mod scalar for crate::scalar::Scalar,

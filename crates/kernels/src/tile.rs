@@ -6,12 +6,12 @@
 
 use lamella_program::encoding::{Encoding, GROUP, TILE_ROWS};
 
-use crate::lanes::{LANES, Lanes, unroll};
+use crate::lanes::{LANES, Lanes, unroll, unroll16};
 use crate::quantise::Record;
 use crate::scalar::f16_to_f32;
 
 /// Most input rows of a tile.
-pub(crate) const MAX_TOKENS: usize = 8;
+pub(crate) const MAX_TOKENS: usize = 16;
 /// Most row blocks of a tile.
 pub(crate) const MAX_BLOCKS: usize = 4;
 /// Bytes of the scales of one group of a row block.
@@ -28,6 +28,8 @@ pub(crate) struct Tile {
     /// The part of the inputs to accumulate: columns, or groups of a compiled encoding.
     pub start: usize,
     pub end: usize,
+    /// The same groups of the first row block as a matrix unit wants them, if there is one.
+    pub prepared: *const u8,
     /// Whether the weights are not yet in cache.
     pub cold: bool,
     /// Input rows: f32, or [`Record`]s.
@@ -57,6 +59,19 @@ pub(crate) struct TileShape {
     pub blocks: usize,
     /// The body.
     pub run: TileFn,
+}
+
+/// Hardware that multiplies small integer matrices, for compiled encodings (q8, then q4) and
+/// evenly spaced input rows.
+pub(crate) struct MatrixUnit {
+    /// Its tiles, one row block each; those for few input rows may be ordinary ones.
+    pub tiles: [&'static [TileShape]; 2],
+    /// Writes the codes of some groups as its tiles want them: `(codes, groups, out)`.
+    pub prepare: [unsafe fn(*const u8, usize, *mut u8); 2],
+    /// Claims the unit for this thread and its tiles of so many input rows.
+    pub begin: unsafe fn(usize),
+    /// Releases the unit.
+    pub end: unsafe fn(),
 }
 
 /// An instruction set: its lanes and its integer dot products.
@@ -116,7 +131,7 @@ pub(crate) unsafe fn load<L: Lanes, const T: usize, const R: usize>(tile: &Tile)
     unsafe {
         let mut acc = [[L::splat(0.0); T]; R];
         unroll!(R_ < R, {
-            unroll!(T_ < T, {
+            unroll16!(T_ < T, {
                 acc[R_][T_] = L::load(tile.acc.add(LANES * (R_ * T + T_)));
             });
         });
@@ -132,7 +147,7 @@ pub(crate) unsafe fn store<L: Lanes, const T: usize, const R: usize>(
     // SAFETY: there are `R * T` groups of 16 accumulators.
     unsafe {
         unroll!(R_ < R, {
-            unroll!(T_ < T, {
+            unroll16!(T_ < T, {
                 acc[R_][T_].store(tile.acc.add(LANES * (R_ * T + T_)));
             });
         });
