@@ -72,6 +72,14 @@ pub enum Error {
         /// What is wrong.
         cause: HeaderError,
     },
+    /// A weights file with a good header that was never filled.
+    #[error("{path}: zero bytes from about {offset} on: the download is unfinished")]
+    ZeroStretch {
+        /// The weights file.
+        path: PathBuf,
+        /// About where they begin.
+        offset: u64,
+    },
     /// A damaged shard index.
     #[error("{path}: {cause}")]
     Index {

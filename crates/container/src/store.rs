@@ -15,7 +15,7 @@ use std::path::Path;
 pub type Lower<'a> = dyn Fn(&str, &[TensorInfo]) -> Result<Program, Vec<Defect>> + 'a;
 
 /// Text files that travel with a model.
-pub const TEXT_FILES: [&str; 12] = [
+pub const TEXT_FILES: [&str; 11] = [
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
@@ -25,7 +25,6 @@ pub const TEXT_FILES: [&str; 12] = [
     "special_tokens_map.json",
     "tiktoken.model",
     "tokenizer.json",
-    "tokenizer.model",
     "tokenizer_config.json",
     "vocab.json",
 ];
@@ -398,6 +397,14 @@ impl Store {
                 .map(str::to_owned)
                 .collect(),
             Origin::Container(c) => c.manifest.texts.iter().map(|t| t.file.clone()).collect(),
+        }
+    }
+
+    /// The checkpoint behind the store, if it is one.
+    pub(crate) fn checkpoint(&self) -> Option<&Checkpoint> {
+        match &self.origin {
+            Origin::Checkpoint(l) => Some(&l.checkpoint),
+            Origin::Container(_) => None,
         }
     }
 

@@ -5,9 +5,9 @@
 mod common;
 
 use common::{Sizes, convert_quietly, options};
+use lamella_container::Keep;
 use lamella_container::safetensors::Header;
 use lamella_container::table::Table;
-use lamella_container::{Keep, Store};
 use lamella_program::Encoding;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -119,13 +119,7 @@ fn conversion_needs_far_less_than_a_layer() {
     };
     let layer = sizes.experts * 3 * sizes.width * sizes.hidden * 2;
     let temp = tempfile::tempdir().unwrap();
-    let dir = temp.path().join("model");
-    std::fs::create_dir(&dir).unwrap();
-    common::write_texts(&dir);
-    let bytes = common::safetensors(&common::tensors_of(sizes));
-    std::fs::write(dir.join("model.safetensors"), bytes).unwrap();
-    let lower = |_: &str, _: &[lamella_program::TensorInfo]| Ok(common::program_of(sizes).0);
-    let store = Store::open(&dir, &lower).unwrap();
+    let store = common::open_of(&temp.path().join("model"), sizes);
     for want in [Encoding::Q4, Encoding::F32] {
         let out = temp.path().join(want.name());
         let (report, peak) =

@@ -419,6 +419,29 @@ fn matrices_of_zeros_are_reported() {
 }
 
 #[test]
+fn a_file_that_was_never_filled_is_seen_before_converting() {
+    let temp = tempfile::tempdir().unwrap();
+    let sizes = common::Sizes {
+        hidden: 256,
+        width: 128,
+        experts: 8,
+        vocabulary: 2048,
+    };
+    let dir = temp.path().join("model");
+    let store = common::open_of(&dir, sizes);
+    convert_quietly(&store, &temp.path().join("sound"), &q4()).unwrap();
+    let path = dir.join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let from = bytes.len() * 2 / 3;
+    bytes[from..].fill(0);
+    std::fs::write(&path, bytes).unwrap();
+    let out = temp.path().join("out");
+    let error = convert_quietly(&store, &out, &q4()).unwrap_err();
+    assert!(matches!(error, Error::ZeroStretch { .. }), "{error}");
+    assert!(!out.exists() && !partial(&out).exists());
+}
+
+#[test]
 fn operands_keep_their_own_encodings() {
     let bench = Bench::new();
     let out = bench.path("mixed");

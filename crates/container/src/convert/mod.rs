@@ -193,12 +193,15 @@ pub fn convert_on(
     progress: &mut dyn FnMut(Progress<'_>),
     cancel: &AtomicBool,
 ) -> Result<ConvertReport, Error> {
+    if let Some(checkpoint) = store.checkpoint() {
+        checkpoint.check_filled()?;
+    }
     let plan = Plan::new(store, options)?;
     let texts = read_texts(store)?;
     let source = source_digest(store, &texts);
     let workshop = match Workshop::enter(out, source, plan.digest())? {
         Entrance::Open(workshop) => workshop,
-        Entrance::AlreadyDone => return report_done(out, store, &plan),
+        Entrance::AlreadyDone => return report_done(out, &plan),
     };
     let (mut journal, entries) = workshop.open_journal(&plan)?;
     let packs = workshop.open_packs(&plan)?;
@@ -434,9 +437,8 @@ fn finish_texts(
 }
 
 /// The report of a conversion that had finished just before it was interrupted.
-fn report_done(out: &Path, store: &Store, plan: &Plan) -> Result<ConvertReport, Error> {
+fn report_done(out: &Path, plan: &Plan) -> Result<ConvertReport, Error> {
     let container = crate::container::Container::open(out)?;
-    debug_assert_eq!(&container.program, store.program());
     Ok(ConvertReport {
         identity: container.manifest.identity,
         records: plan.records.len(),

@@ -372,6 +372,18 @@ pub fn write_single(dir: &Path) {
     std::fs::write(dir.join("model.safetensors"), safetensors(&tensors())).unwrap();
 }
 
+/// Writes a checkpoint of any size and opens it.
+pub fn open_of(dir: &Path, sizes: Sizes) -> Store {
+    std::fs::create_dir_all(dir).unwrap();
+    write_texts(dir);
+    std::fs::write(
+        dir.join("model.safetensors"),
+        safetensors(&tensors_of(sizes)),
+    )
+    .unwrap();
+    Store::open(dir, &|_, _| Ok(program_of(sizes).0)).unwrap()
+}
+
 /// Writes the tiny checkpoint as two shards; returns the index.
 pub fn write_sharded(dir: &Path) -> serde_json::Value {
     std::fs::create_dir_all(dir).unwrap();
