@@ -3,6 +3,8 @@
 //! Medians of several repeats. `GB/s` counts weight (or key and value) bytes, `GOPS` counts two
 //! operations a multiply-add.
 
+#![allow(clippy::unwrap_used, reason = "a failed set-up should stop at once")]
+
 use std::sync::Mutex;
 use std::time::Instant;
 
@@ -249,13 +251,13 @@ impl Bench {
         if !self.wants(&name) {
             return;
         }
-        struct Pages(Vec<Vec<f32>>, Vec<Vec<f32>>);
-        impl KvPages for Pages {
+        struct Pages<'a>(&'a [f32], &'a [f32], usize);
+        impl KvPages for Pages<'_> {
             fn keys(&self, page: usize) -> &[f32] {
-                &self.0[page]
+                &self.0[page * self.2..][..self.2]
             }
             fn values(&self, page: usize) -> &[f32] {
-                &self.1[page]
+                &self.1[page * self.2..][..self.2]
             }
         }
         let shape = KvShape {
@@ -264,10 +266,15 @@ impl Bench {
             value_dim: 128,
         };
         let pages = positions.div_ceil(PAGE);
-        let page = |n| vec![vec![0.25; n]; pages];
-        let layers = ((256 << 20) / (pages * shape.key_page_len() * 8)).clamp(1, 16);
-        let cache: Vec<Pages> = (0..layers)
-            .map(|_| Pages(page(shape.key_page_len()), page(shape.value_page_len())))
+        let len = shape.key_page_len();
+        let layers = ((256 << 20) / (pages * len * 8)).clamp(1, 16);
+        let mut memory = huge(layers * pages * len * 8 + 64);
+        memory.fill(0x3c);
+        // SAFETY: any bytes are floats.
+        let (_, floats, _) = unsafe { memory.align_to::<f32>() };
+        let cache: Vec<Pages<'_>> = floats
+            .chunks_exact(2 * pages * len)
+            .map(|layer| Pages(&layer[..pages * len], &layer[pages * len..], len))
             .collect();
         let q = vec![0.01; 128];
         let len = KvShape::attend_scratch(positions);
@@ -280,8 +287,8 @@ impl Bench {
             layer = (layer + 1) % layers;
             let view = SharedRows::new(&mut out, 128, 128);
             self.pool.run(shape.heads, &|head, worker| {
-                for first in (0..queries).step_by(4) {
-                    let n = 4.min(queries - first);
+                for first in (0..queries).step_by(16) {
+                    let n = 16.min(queries - first);
                     let mut block: Vec<Query<'_>> = (0..n)
                         .map(|i| Query {
                             vector: &q,

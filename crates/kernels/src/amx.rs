@@ -13,6 +13,9 @@ use crate::lanes::{Lanes, unroll16};
 use crate::quantise::Record;
 use crate::tile::{GROUP_SCALES, MatrixUnit, Tile, TileShape, load, store};
 
+/// Input rows of a tile.
+const ROWS: usize = 16;
+
 /// Bytes of a prepared group: eight quads of 16 rows, signed.
 const PREPARED: usize = 512;
 
@@ -27,27 +30,21 @@ pub(crate) static UNIT: MatrixUnit = MatrixUnit {
 static TILES_8: [TileShape; 5] = tiles(0);
 static TILES_4: [TileShape; 5] = tiles(1);
 
-/// Matrix tiles where they pay, ordinary ones for the last few rows.
+/// Tiles of 16 input rows, and ordinary ones for the rows that are left.
 const fn tiles(which: usize) -> [TileShape; 5] {
-    let few = &crate::table::avx512::FEW[which];
+    let &[a, b, c, d] = crate::table::avx512::INTEGERS[which] else {
+        panic!("four shapes")
+    };
     [
         TileShape {
-            tokens: 16,
+            tokens: ROWS,
             blocks: 1,
-            run: tile::<16>,
+            run: tile,
         },
-        TileShape {
-            tokens: 8,
-            blocks: 1,
-            run: tile::<8>,
-        },
-        TileShape {
-            tokens: 4,
-            blocks: 1,
-            run: tile::<4>,
-        },
-        few[0],
-        few[1],
+        a,
+        b,
+        c,
+        d,
     ]
 }
 
@@ -96,30 +93,19 @@ struct Config {
     rows: [u8; 16],
 }
 
-/// Registers 0 and 1: inputs of `rows` rows; 2 and 3: weights; 4 and 5: sums.
-const fn config(rows: u8) -> Config {
-    Config {
-        palette: 1,
-        start_row: 0,
-        reserved: [0; 14],
-        row_bytes: [32, 32, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-        rows: [rows, rows, 8, 8, rows, rows, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-    }
-}
+/// Registers 0 and 1: inputs; 2 and 3: weights; 4 and 5: sums.
+static CONFIG: Config = Config {
+    palette: 1,
+    start_row: 0,
+    reserved: [0; 14],
+    row_bytes: [32, 32, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+    rows: [16, 16, 8, 8, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+};
 
-/// The register shapes for 16, 8 and 4 input rows.
-static CONFIGS: [Config; 3] = [config(16), config(8), config(4)];
-
-/// Sets the tile registers of this thread up for tiles of `tokens` input rows.
-unsafe fn begin(tokens: usize) {
-    let config = match tokens {
-        16 => &CONFIGS[0],
-        8 => &CONFIGS[1],
-        4 => &CONFIGS[2],
-        _ => return,
-    };
+/// Sets the tile registers of this thread up.
+unsafe fn begin() {
     // SAFETY: the unit is available; the configuration is a valid one.
-    unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly)) }
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly)) }
 }
 
 /// Gives the tile registers back, so that a thread switch need not save them.
@@ -209,13 +195,13 @@ struct Sums([MaybeUninit<i32>; 256]);
 /// A tile in the making. The accumulators are not in here: what assembly can reach stays in
 /// memory.
 #[derive(Clone, Copy)]
-struct Work<'a, const T: usize> {
+struct Work<'a> {
     tile: &'a Tile,
     stride: usize,
     sums: [*mut i32; 2],
 }
 
-impl<const T: usize> Work<'_, T> {
+impl Work<'_> {
     /// Starts group `g`, if there is one.
     #[inline(always)]
     unsafe fn start<const N: usize>(self, g: usize) {
@@ -237,13 +223,13 @@ impl<const T: usize> Work<'_, T> {
 
     /// Accumulates group `g` from fetched sums.
     #[inline(always)]
-    unsafe fn accumulate<const N: usize>(self, g: usize, acc: &mut [Zmm; T]) {
+    unsafe fn accumulate<const N: usize>(self, g: usize, acc: &mut [Zmm; ROWS]) {
         // SAFETY: every row and block has this group.
         unsafe {
             let sums = self.sums[N];
             let scale_w = Zmm::load_f16(self.tile.weights.add(g * GROUP_SCALES));
             let x = self.tile.record(0, g);
-            unroll16!(T_ < T, {
+            unroll16!(T_ < ROWS, {
                 let x = x.byte_add(self.stride * T_);
                 let dot = Zmm::of_i32(sums.add(16 * T_));
                 acc[T_] = dot.fma(scale_w.mul(Zmm::splat((*x).scale)), acc[T_]);
@@ -252,19 +238,19 @@ impl<const T: usize> Work<'_, T> {
     }
 }
 
-/// A tile of `T` evenly spaced input rows and one prepared row block. Three groups are under way
+/// A tile of 16 evenly spaced input rows and one prepared row block. Three groups are under way
 /// at a time: one is multiplied, one is fetched, one is accumulated.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn tile<const T: usize>(tile: &Tile) {
+unsafe fn tile(tile: &Tile) {
     // SAFETY: `Tile` describes readable operands and accumulators of these shapes; records begin
     // with their codes.
     unsafe {
-        let [mut acc] = load::<Zmm, T, 1>(tile);
+        let [mut acc] = load::<Zmm, ROWS, 1>(tile);
         let stride = tile.x[1].addr() - tile.x[0].addr();
         let mut sums = [const { Sums([MaybeUninit::uninit(); 256]) }; 2];
         let [even, odd] = &mut sums;
         let sums = [even.0.as_mut_ptr().cast(), odd.0.as_mut_ptr().cast()];
-        let work = Work::<T> { tile, stride, sums };
+        let work = Work { tile, stride, sums };
         let mut g = tile.start;
         work.start::<0>(g);
         work.start::<1>(g + 1);

@@ -19,8 +19,11 @@ use crate::vector::{exp_of_excess, max_value};
 /// Positions of a page.
 pub const PAGE: usize = 64;
 
-/// Queries that pass over keys and values together.
-const TOGETHER: usize = 4;
+/// Queries that pass over keys and values together, page by page.
+const TOGETHER: usize = 16;
+
+/// Queries of a tile.
+const TILE: usize = 4;
 
 /// The shape of a layer's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +118,7 @@ pub(crate) struct Head<'a> {
 }
 
 impl Kernels {
-    /// Attention of some queries over kv head `head`. Queries are taken four at a time; put those
+    /// Attention of some queries over kv head `head`. Queries are taken sixteen at a time; put those
     /// that see nearly the same positions next to each other. A query that sees nothing gets
     /// zeros.
     ///
@@ -167,14 +170,13 @@ impl Head<'_> {
         (&page[start..start + left * len], left)
     }
 
-    /// The values from `position` to the end of its page.
+    /// The values at some positions of one page.
     #[inline(always)]
-    fn value_rows(&self, position: usize) -> (&[f32], usize) {
-        let page = self.pages.values(position / PAGE);
+    fn value_rows(&self, positions: Range<usize>) -> &[f32] {
+        let page = self.pages.values(positions.start / PAGE);
         let dim = self.shape.value_dim;
-        let start = (self.head * PAGE + position % PAGE) * dim;
-        let left = PAGE - position % PAGE;
-        (&page[start..start + left * dim], left)
+        let start = (self.head * PAGE + positions.start % PAGE) * dim;
+        &page[start..start + positions.len() * dim]
     }
 }
 
@@ -263,36 +265,48 @@ unsafe fn value_tile<L: Lanes, const T: usize, const D: usize>(
     }
 }
 
-/// Adds the values at `positions` for `T` queries; `p` points at the first of
-/// these positions.
+/// The output and the weights of a query: `p` of position `low` is the first.
+#[derive(Clone, Copy)]
+struct Lane {
+    out: *mut f32,
+    p: *const f32,
+}
+
+/// Adds the values at `positions`, all of one page, for `T` queries.
 #[inline(always)]
 unsafe fn weigh<M: Machine, const T: usize>(
     head: &Head<'_>,
-    mut positions: Range<usize>,
-    out: &[*mut f32; T],
-    mut p: [*const f32; T],
+    positions: Range<usize>,
+    lanes: &[Lane],
+    low: usize,
 ) {
+    if positions.start >= positions.end {
+        return;
+    }
+    let values = head.value_rows(positions.clone());
     let dim = head.shape.value_dim;
-    while positions.start < positions.end {
-        let (values, left) = head.value_rows(positions.start);
-        let count = left.min(positions.len());
-        let mut d = 0;
-        while d < dim {
-            // SAFETY: `count` rows of `dim` values were sliced; the outputs have `dim` channels.
-            unsafe {
-                let out = out.map(|out| out.wrapping_add(d));
-                let v = values.as_ptr().add(d);
-                if dim - d >= 4 * LANES {
-                    value_tile::<M::L, T, 4>(&out, &p, v, count, dim, LANES);
-                    d += 4 * LANES;
-                } else {
-                    value_tile::<M::L, T, 1>(&out, &p, v, count, dim, LANES.min(dim - d));
-                    d += LANES;
-                }
+    let count = positions.len();
+    assert!(lanes.len() >= T, "{T} queries");
+    let mut d = 0;
+    while d < dim {
+        // SAFETY: `count` rows of `dim` values were sliced; the outputs have `dim` channels, the
+        // weights begin with position `low`.
+        unsafe {
+            let mut out = [std::ptr::null_mut(); T];
+            let mut p = [std::ptr::null(); T];
+            for t in 0..T {
+                out[t] = lanes[t].out.add(d);
+                p[t] = lanes[t].p.add(positions.start - low);
+            }
+            let v = values.as_ptr().add(d);
+            if dim - d >= 4 * LANES {
+                value_tile::<M::L, T, 4>(&out, &p, v, count, dim, LANES);
+                d += 4 * LANES;
+            } else {
+                value_tile::<M::L, T, 1>(&out, &p, v, count, dim, LANES.min(dim - d));
+                d += LANES;
             }
         }
-        p = p.map(|p| p.wrapping_add(count));
-        positions.start += count;
     }
 }
 
@@ -320,16 +334,19 @@ unsafe fn score<M: Machine>(
         let scale = head.scale;
         // SAFETY: the output rows have room for `blocks` blocks.
         unsafe {
-            match (queries.len(), blocks) {
-                (TOGETHER, 4) => score_tile::<M::L, 4, 4>(queries, keys, scale, out, stride),
-                (TOGETHER, _) => score_tile::<M::L, 4, 1>(queries, keys, scale, out, stride),
-                (_, _) => {
-                    for t in 0..queries.len() {
-                        let out = out.add(t * stride);
-                        if blocks == 4 {
-                            score_tile::<M::L, 1, 4>(&queries[t..], keys, scale, out, stride);
-                        } else {
-                            score_tile::<M::L, 1, 1>(&queries[t..], keys, scale, out, stride);
+            for (i, tile) in queries.chunks(TILE).enumerate() {
+                let out = out.add(i * TILE * stride);
+                match (tile.len(), blocks) {
+                    (TILE, 4) => score_tile::<M::L, 4, 4>(tile, keys, scale, out, stride),
+                    (TILE, _) => score_tile::<M::L, 4, 1>(tile, keys, scale, out, stride),
+                    (_, blocks) => {
+                        for (t, one) in tile.chunks(1).enumerate() {
+                            let out = out.add(t * stride);
+                            if blocks == 4 {
+                                score_tile::<M::L, 1, 4>(one, keys, scale, out, stride);
+                            } else {
+                                score_tile::<M::L, 1, 1>(one, keys, scale, out, stride);
+                            }
                         }
                     }
                 }
@@ -356,11 +373,17 @@ pub(crate) unsafe fn attend<M: Machine>(
     // SAFETY: the instruction set is the caller's promise.
     unsafe { score::<M>(head, queries, low, high, scratch, stride) };
     let mut sums = [0.0; TOGETHER];
-    let mut out = [std::ptr::null_mut(); TOGETHER];
+    let mut lanes = [Lane {
+        out: std::ptr::null_mut(),
+        p: std::ptr::null(),
+    }; TOGETHER];
     for (t, query) in queries.iter_mut().enumerate() {
         query.out.fill(0.0);
-        out[t] = query.out.as_mut_ptr();
         let row = &mut scratch[t * stride..(t + 1) * stride];
+        lanes[t] = Lane {
+            out: query.out.as_mut_ptr(),
+            p: row.as_ptr(),
+        };
         if query.visible.is_empty() {
             continue;
         }
@@ -372,8 +395,14 @@ pub(crate) unsafe fn attend<M: Machine>(
             exp_of_excess::<M>(row, max)
         };
     }
-    // SAFETY: rows of `p` cover `low..high`, outputs have the channels of a value.
-    unsafe { weigh_all::<M>(head, queries, &out, scratch.as_ptr(), low, stride) };
+    let mut page = low / PAGE;
+    while page * PAGE < high {
+        for (queries, lanes) in queries.chunks(TILE).zip(lanes.chunks(TILE)) {
+            // SAFETY: weights begin with position `low`, outputs have the channels of a value.
+            unsafe { weigh_page::<M>(head, queries, lanes, page, low) };
+        }
+        page += 1;
+    }
     for (query, sum) in queries.iter_mut().zip(sums) {
         if !query.visible.is_empty() {
             query.out.iter_mut().for_each(|x| *x /= sum);
@@ -381,42 +410,38 @@ pub(crate) unsafe fn attend<M: Machine>(
     }
 }
 
-/// The weighted values of all queries: together where all of them see, else one by one.
+/// The weighted values of one page for at most [`TILE`] queries: together where all of them see,
+/// else one by one.
 #[inline(always)]
-unsafe fn weigh_all<M: Machine>(
+unsafe fn weigh_page<M: Machine>(
     head: &Head<'_>,
     queries: &[Query<'_>],
-    out: &[*mut f32; TOGETHER],
-    p: *const f32,
+    lanes: &[Lane],
+    page: usize,
     low: usize,
-    stride: usize,
 ) {
-    let start = queries.iter().map(|q| q.visible.start).max().unwrap_or(0);
-    let end = queries.iter().map(|q| q.visible.end).min().unwrap_or(0);
-    let common = queries.len() == TOGETHER && start < end;
-    // SAFETY: rows of `p` are `stride` apart and begin with position `low`.
+    let within =
+        |q: &Query<'_>| q.visible.start.max(page * PAGE)..q.visible.end.min((page + 1) * PAGE);
+    let start = queries.iter().map(|q| within(q).start).max().unwrap_or(0);
+    let end = queries.iter().map(|q| within(q).end).min().unwrap_or(0);
+    let common = queries.len() == TILE && start < end;
+    // SAFETY: the caller's promise.
     unsafe {
-        for (t, query) in queries.iter().enumerate() {
-            let visible = query.visible.clone();
+        for (query, lane) in queries.iter().zip(lanes.chunks(1)) {
+            let visible = within(query);
             let before = if common {
                 visible.start..start
             } else {
                 visible
             };
-            let from = p.add(t * stride + before.start.saturating_sub(low));
-            weigh::<M, 1>(head, before, &[out[t]], [from]);
+            weigh::<M, 1>(head, before, lane, low);
         }
         if !common {
             return;
         }
-        let mut from = [p; TOGETHER];
-        unroll!(T_ < TOGETHER, {
-            from[T_] = p.add(T_ * stride + start - low);
-        });
-        weigh::<M, TOGETHER>(head, start..end, out, from);
-        for (t, query) in queries.iter().enumerate() {
-            let from = p.add(t * stride + end - low);
-            weigh::<M, 1>(head, end..query.visible.end, &[out[t]], [from]);
+        weigh::<M, TILE>(head, start..end, lanes, low);
+        for (query, lane) in queries.iter().zip(lanes.chunks(1)) {
+            weigh::<M, 1>(head, end..within(query).end, lane, low);
         }
     }
 }

@@ -160,12 +160,12 @@ unsafe fn q8_dot(codes: *const u8, x: *const i8, _offset: i32) -> (__m256i, __m2
         let mut acc = [_mm256_setzero_si256(); 2];
         for q in 0..8 {
             let quad = _mm256_set1_epi32(x.cast::<i32>().add(q).read_unaligned());
-            unroll!(H < 2, {
-                let raw = _mm256_loadu_si256(codes.add(64 * q + 32 * H).cast());
+            for (h, acc) in acc.iter_mut().enumerate() {
+                let raw = _mm256_loadu_si256(codes.add(64 * q + 32 * h).cast());
                 let w = _mm256_xor_si256(raw, bias);
                 let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(quad, w));
-                acc[H] = _mm256_add_epi32(acc[H], _mm256_madd_epi16(pairs, ones));
-            });
+                *acc = _mm256_add_epi32(*acc, _mm256_madd_epi16(pairs, ones));
+            }
         }
         (acc[0], acc[1])
     }
@@ -182,16 +182,16 @@ unsafe fn q4_dot(codes: *const u8, x: *const i8, offset: i32) -> (__m256i, __m25
             let quad = x.cast::<i32>().add(2 * p);
             let even = _mm256_set1_epi32(quad.read_unaligned());
             let odd = _mm256_set1_epi32(quad.add(1).read_unaligned());
-            unroll!(H < 2, {
-                let packed = _mm256_loadu_si256(codes.add(64 * p + 32 * H).cast());
+            for (h, pairs) in pairs.iter_mut().enumerate() {
+                let packed = _mm256_loadu_si256(codes.add(64 * p + 32 * h).cast());
                 let first = _mm256_and_si256(packed, low);
                 let second = _mm256_and_si256(_mm256_srli_epi16::<4>(packed), low);
                 let sum = _mm256_add_epi16(
                     _mm256_maddubs_epi16(first, even),
                     _mm256_maddubs_epi16(second, odd),
                 );
-                pairs[H] = _mm256_add_epi16(pairs[H], sum);
-            });
+                *pairs = _mm256_add_epi16(*pairs, sum);
+            }
         }
         let ones = _mm256_set1_epi16(1);
         let start = _mm256_set1_epi32(offset);

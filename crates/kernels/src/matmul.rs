@@ -252,7 +252,9 @@ impl Job<'_> {
     /// Points a tile at `tokens` input rows from the `t`th on.
     #[inline(always)]
     fn aim(&self, tile: &mut Tile, t: usize, tokens: usize) {
-        for (i, x) in tile.x.iter_mut().enumerate().take(tokens) {
+        // Tiles of a matrix unit take their rows' distance from the first two.
+        let pointers = if tokens >= FEWEST_FOR_UNIT { 2 } else { tokens };
+        for (i, x) in tile.x.iter_mut().enumerate().take(pointers) {
             let row = self.rows.get(t + i);
             *x = match self.input {
                 Input::F32 { x, stride } => x[row * stride..].as_ptr().cast(),
@@ -296,11 +298,11 @@ impl Job<'_> {
     }
 }
 
-/// Fewer input rows than this are not worth a matrix unit.
-const FEWEST_FOR_UNIT: usize = 4;
+/// Input rows of a matrix unit's tile; it needs at least one whole tile.
+const FEWEST_FOR_UNIT: usize = 16;
 
 /// Input rows whose accumulators are held at once.
-const TOKENS_AT_ONCE: usize = 64;
+const TOKENS_AT_ONCE: usize = 128;
 
 /// The accumulators of `TOKENS_AT_ONCE` input rows and `MAX_BLOCKS` row blocks, on the stack.
 #[repr(C, align(64))]
@@ -333,6 +335,9 @@ pub(crate) unsafe fn matmul<M: Machine>(job: &Job<'_>) {
     let n = job.rows.len();
     // SAFETY: blocks and rows in range; the unit is claimed while its tiles run.
     unsafe {
+        if let Some((unit, _)) = job.tiles.unit {
+            (unit.begin)();
+        }
         let mut t = 0;
         while t < n {
             let rows = t..n.min(t + TOKENS_AT_ONCE);
@@ -352,8 +357,8 @@ pub(crate) unsafe fn matmul<M: Machine>(job: &Job<'_>) {
 }
 
 /// Groups of each row block that are prepared at once for a matrix unit: with as many groups of
-/// [`TOKENS_AT_ONCE`] input rows they fit a first-level cache.
-const PREPARED_GROUPS: usize = 12;
+/// a tile's input rows they fit a first-level cache.
+const PREPARED_GROUPS: usize = 16;
 
 /// Bytes of the groups of a row block as a matrix unit wants them.
 const PREPARED_BYTES: usize = PREPARED_GROUPS * TILE_ROWS * GROUP;
@@ -420,19 +425,6 @@ impl Job<'_> {
         }
     }
 
-    /// Has the matrix unit ready for tiles of `tokens` input rows, `claimed` being what it is
-    /// ready for.
-    #[inline(always)]
-    unsafe fn claim(&self, tokens: usize, claimed: &mut usize) {
-        if let Some((unit, _)) = self.tiles.unit
-            && *claimed != tokens
-        {
-            // SAFETY: a job has a unit only where it is available.
-            unsafe { (unit.begin)(tokens) };
-            *claimed = tokens;
-        }
-    }
-
     /// Adds the products of `rows` and the blocks from `block` on to `acc`.
     #[inline(always)]
     unsafe fn accumulate(
@@ -471,7 +463,6 @@ impl Job<'_> {
             x: [std::ptr::null(); MAX_TOKENS],
             acc,
         };
-        let mut claimed = 0;
         while tile.start < total {
             tile.end = total.min(tile.start + step);
             tile.cold = true;
@@ -490,7 +481,6 @@ impl Job<'_> {
                     tile.cold = false;
                 }
                 self.each_tile(rows.len(), blocks, |shape, t, b, at| {
-                    self.claim(shape.tokens, &mut claimed);
                     if b == 0 {
                         self.aim(&mut tile, rows.start + t, shape.tokens);
                     }

@@ -60,18 +60,19 @@ macro_rules! compile {
                 unsafe { F::tile::<$machine, T, R>(tile) }
             }
 
-            /// The last two tiles of q8 and of q4, for a matrix unit to fall back on.
-            #[allow(dead_code, reason = "not every instruction set has a matrix unit")]
-            pub(crate) const FEW: [[TileShape; 2]; 2] =
-                [last(compile!(@tiles Q8, $integers)), last(compile!(@tiles Q4, $integers))];
+            /// The tiles of q8 and of q4.
+            pub(crate) const INTEGERS: [&[TileShape]; 2] = [
+                &compile!(@tiles Q8, $integers),
+                &compile!(@tiles Q4, $integers),
+            ];
 
             pub(crate) const TABLE: Table = Table {
                 tiles: [
                     &compile!(@tiles F32, $floats),
                     &compile!(@tiles F16, $floats),
                     &compile!(@tiles Bf16, $floats),
-                    &compile!(@tiles Q8, $integers),
-                    &compile!(@tiles Q4, $integers),
+                    INTEGERS[0],
+                    INTEGERS[1],
                 ],
                 unit: None,
                 matmul,
@@ -116,11 +117,6 @@ macro_rules! compile {
             unsafe { $module::$body::<$machine>($($arg),*) }
         }
     };
-}
-
-/// The last two of some tiles.
-const fn last<const N: usize>(tiles: [TileShape; N]) -> [TileShape; 2] {
-    [tiles[N - 2], tiles[N - 1]]
 }
 
 /// Portable kernels.

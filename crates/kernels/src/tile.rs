@@ -68,9 +68,8 @@ pub(crate) struct MatrixUnit {
     pub tiles: [&'static [TileShape]; 2],
     /// Writes the codes of some groups as its tiles want them: `(codes, groups, out)`.
     pub prepare: [unsafe fn(*const u8, usize, *mut u8); 2],
-    /// Claims the unit for this thread and its tiles of so many input rows.
-    pub begin: unsafe fn(usize),
-    /// Releases the unit.
+    /// Claims and releases the unit for this thread.
+    pub begin: unsafe fn(),
     pub end: unsafe fn(),
 }
 

@@ -1,5 +1,7 @@
 //! Attention: the same bits on every instruction set, in every grouping of queries, and right.
 
+#![allow(clippy::unwrap_used, reason = "a failed set-up should stop at once")]
+
 use lamella_kernels::{Isa, Kernels, KvPages, KvShape, PAGE, Query};
 
 struct Pages {
@@ -141,7 +143,7 @@ fn attention_is_the_softmax_average() {
     };
     let pages = Pages::new(shape, 150);
     let range = 3..141;
-    let got = outputs(&Kernels::best(), &pages, 1, &[range.clone()], 1);
+    let got = outputs(&Kernels::best(), &pages, 1, std::slice::from_ref(&range), 1);
     let vector: Vec<f64> = (0..24).map(|k| f64::from(noise(k + 9_000_000))).collect();
     let score = |j: usize| -> f64 {
         let key = pages.key(j);
@@ -175,12 +177,12 @@ fn non_finite_scores_and_values_show() {
         key[3] = f32::NAN;
         shape.store_key(&mut pages.keys[0], 20, &key);
         assert!(
-            outputs(&kernels, &pages, 0, &[0..40], 1)
+            outputs(&kernels, &pages, 0, std::slice::from_ref(&(0..40)), 1)
                 .iter()
                 .all(|x| x.is_nan())
         );
         assert!(
-            outputs(&kernels, &pages, 0, &[0..20], 1)
+            outputs(&kernels, &pages, 0, std::slice::from_ref(&(0..20)), 1)
                 .iter()
                 .all(|x| x.is_finite())
         );

@@ -1,5 +1,7 @@
 //! The pool: every task once, panics contained, callers serialised.
 
+#![allow(clippy::unwrap_used, reason = "a failed set-up should stop at once")]
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
