@@ -63,7 +63,9 @@ fn unpack_into(cache: &Path) -> anyhow::Result<PathBuf> {
         return Ok(target);
     }
     fs::create_dir_all(cache)?;
-    let fresh = tempfile::Builder::new().prefix(".demo-").tempdir_in(cache)?;
+    let fresh = tempfile::Builder::new()
+        .prefix(".demo-")
+        .tempdir_in(cache)?;
     write_files(fresh.path())?;
     if target.exists() {
         // Damaged, or of another process that is just renaming: set aside, never overwritten.
@@ -73,7 +75,11 @@ fn unpack_into(cache: &Path) -> anyhow::Result<PathBuf> {
     if fs::rename(fresh.path(), &target).is_ok() {
         let _ = fresh.keep();
     }
-    anyhow::ensure!(is_intact(&target), "{}: cannot be replaced", target.display());
+    anyhow::ensure!(
+        is_intact(&target),
+        "{}: cannot be replaced",
+        target.display()
+    );
     Ok(target)
 }
 
@@ -87,14 +93,19 @@ fn write_files(dir: &Path) -> anyhow::Result<()> {
 
 /// Every byte is compared: five megabytes cost less than a doubt.
 fn is_intact(dir: &Path) -> bool {
-    FILES.iter().all(|(name, bytes)| fs::read(dir.join(name)).is_ok_and(|found| found == *bytes))
+    FILES
+        .iter()
+        .all(|(name, bytes)| fs::read(dir.join(name)).is_ok_and(|found| found == *bytes))
 }
 
 /// Names the content, so that two versions of this program do not fight over one directory.
 fn digest() -> String {
     let mut hasher = blake3::Hasher::new();
     for (name, bytes) in FILES {
-        hasher.update(name.as_bytes()).update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
+        hasher
+            .update(name.as_bytes())
+            .update(&(bytes.len() as u64).to_le_bytes())
+            .update(bytes);
     }
     hasher.finalize().to_hex().to_string()
 }
@@ -132,6 +143,9 @@ mod tests {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         names.sort();
-        assert_eq!(names, FILES.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+        assert_eq!(
+            names,
+            FILES.iter().map(|(name, _)| *name).collect::<Vec<_>>()
+        );
     }
 }

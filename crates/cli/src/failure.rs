@@ -28,7 +28,10 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Failure {
-        Failure { kind, message: message.into() }
+        Failure {
+            kind,
+            message: message.into(),
+        }
     }
 
     pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
@@ -66,7 +69,11 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
 /// Control characters and line breaks do not survive: messages quote what files contain.
 fn one_line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
-    words.join(" ").chars().filter(|c| !c.is_control()).collect()
+    words
+        .join(" ")
+        .chars()
+        .filter(|c| !c.is_control())
+        .collect()
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -146,9 +153,15 @@ mod tests {
         let error = Err::<(), _>(Failure::usage("no such key")).context("lamella.toml");
         assert_eq!(kind(&error.unwrap_err()), Kind::Usage);
         let full = io::Error::from(io::ErrorKind::StorageFull);
-        assert_eq!(kind(&anyhow::Error::from(full).context("x.f32")), Kind::Resources);
+        assert_eq!(
+            kind(&anyhow::Error::from(full).context("x.f32")),
+            Kind::Resources
+        );
         assert_eq!(kind(&anyhow::anyhow!("something")), Kind::Failure);
-        assert_eq!(kind(&lamella_engine::Error::Cancelled.into()), Kind::Interrupted);
+        assert_eq!(
+            kind(&lamella_engine::Error::Cancelled.into()),
+            Kind::Interrupted
+        );
     }
 
     #[test]

@@ -34,11 +34,6 @@ impl Interrupt {
         &self.plain
     }
 
-    /// Whether Ctrl-C was pressed since the last [`reset`](Interrupt::reset).
-    pub(crate) fn is_raised(&self) -> bool {
-        self.cancel.is_cancelled()
-    }
-
     /// Lowers the flag, for the next answer.
     pub(crate) fn reset(&self) {
         self.cancel.reset();

@@ -10,6 +10,7 @@ mod commands;
 mod config;
 mod demo;
 mod failure;
+mod files;
 mod interrupt;
 mod model;
 mod progress;

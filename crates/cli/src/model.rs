@@ -5,6 +5,7 @@ use crate::progress::{Progress, Unit};
 use crate::terminal::Terminal;
 use lamella_container::Store;
 use lamella_engine::{Model, Options};
+use lamella_families::LowerError;
 use lamella_program::{Defect, Program, TensorInfo};
 use lamella_text::Bundle;
 use std::cell::RefCell;
@@ -47,7 +48,9 @@ pub(crate) fn open(
     terminal: &Terminal,
 ) -> anyhow::Result<Arc<Model>> {
     let mut progress = Progress::new(terminal, "loading", Unit::Bytes);
-    let opened = Model::open(place.path(), options, &mut |p| progress.update(p.done, p.total));
+    let opened = Model::open(place.path(), options, &mut |p| {
+        progress.update(p.done, p.total)
+    });
     progress.finish();
     Ok(opened?)
 }
@@ -60,9 +63,27 @@ pub(crate) fn store(place: &Place) -> anyhow::Result<Store> {
     Ok(Store::open(place.path(), &lower)?)
 }
 
-/// Lowering as the store wants it.
+/// Lowering as the store wants it: faults before the family is known are defects too.
 pub(crate) fn lower(config: &str, tensors: &[TensorInfo]) -> Result<Program, Vec<Defect>> {
-    lamella_families::lower(config, tensors)
+    lamella_families::lower(config, tensors).map_err(|error| {
+        let key = match &error {
+            LowerError::Defects(defects) => return defects.clone(),
+            LowerError::NotJson { line, column, .. } => format!("line {line}, column {column}"),
+            _ => "model_type".to_owned(),
+        };
+        let message = match error {
+            LowerError::NotJson { message, .. } => message,
+            LowerError::MissingModelType => "missing, so the model family is unknown".to_owned(),
+            LowerError::UnknownModelType { found, known } => {
+                format!(
+                    "{found:?} is not a family this Lamella knows ({})",
+                    known.join(", ")
+                )
+            }
+            other => other.to_string(),
+        };
+        vec![Defect::ConfigValue { key, message }]
+    })
 }
 
 /// The model's tokenizer, template and generation settings.

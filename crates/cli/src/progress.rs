@@ -26,6 +26,8 @@ pub(crate) struct Progress {
     start: Instant,
     shown: Option<Instant>,
     bar: Option<ProgressBar>,
+    /// What was done before this process began: it has no part in the rate.
+    base: Option<u64>,
     last: (u64, u64),
 }
 
@@ -33,17 +35,29 @@ impl Progress {
     pub(crate) fn new(terminal: &Terminal, what: &'static str, unit: Unit) -> Progress {
         let start = Instant::now();
         let mode = terminal.progress();
-        Progress { what, unit, mode, start, shown: None, bar: None, last: (0, 0) }
+        Progress {
+            what,
+            unit,
+            mode,
+            start,
+            shown: None,
+            bar: None,
+            base: None,
+            last: (0, 0),
+        }
     }
 
     /// Tells how far the work is.
     pub(crate) fn update(&mut self, done: u64, total: u64) {
         self.last = (done, total);
+        let base = *self.base.get_or_insert(done);
         let elapsed = self.start.elapsed();
         let since = self.shown.map_or(elapsed, |shown| shown.elapsed());
         match self.mode {
             ProgressMode::Bar if elapsed >= QUIET_TIME => {
-                let bar = self.bar.get_or_insert_with(|| bar(self.what, self.unit, elapsed));
+                let bar = self
+                    .bar
+                    .get_or_insert_with(|| bar(self.what, self.unit, base));
                 bar.set_length(total);
                 bar.set_position(done);
             }
@@ -74,7 +88,11 @@ impl Progress {
 
     fn json(&self) -> String {
         let (done, total) = self.last;
-        let unit = if self.unit == Unit::Bytes { "bytes" } else { "steps" };
+        let unit = if self.unit == Unit::Bytes {
+            "bytes"
+        } else {
+            "steps"
+        };
         serde_json::json!({
             "progress": self.what,
             "unit": unit,
@@ -88,19 +106,30 @@ impl Progress {
     fn line(&self) -> String {
         let (done, total) = self.last;
         let seconds = self.start.elapsed().as_secs_f64();
-        let rate = done as f64 / seconds.max(1e-9);
+        let rate = (done - self.base.unwrap_or(0).min(done)) as f64 / seconds.max(1e-9);
         let share = 100 * done / total.max(1);
         let (done, all, rate_text) = match self.unit {
-            Unit::Bytes => (bytes(done), bytes(total), format!("{}/s", bytes(rate as u64))),
+            Unit::Bytes => (
+                bytes(done),
+                bytes(total),
+                format!("{}/s", bytes(rate as u64)),
+            ),
             Unit::Steps => (done.to_string(), total.to_string(), format!("{rate:.1}/s")),
         };
         let left = total.saturating_sub(self.last.0) as f64 / rate.max(1e-9);
-        let eta = if left < 1e6 { format!(", {left:.0} s left") } else { String::new() };
-        format!("{}: {share} % ({done} of {all}), {rate_text}{eta}", self.what)
+        let eta = if left < 1e6 {
+            format!(", {left:.0} s left")
+        } else {
+            String::new()
+        };
+        format!(
+            "{}: {share} % ({done} of {all}), {rate_text}{eta}",
+            self.what
+        )
     }
 }
 
-fn bar(what: &'static str, unit: Unit, elapsed: Duration) -> ProgressBar {
+fn bar(what: &'static str, unit: Unit, base: u64) -> ProgressBar {
     let template = match unit {
         Unit::Bytes => {
             "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left"
@@ -109,7 +138,12 @@ fn bar(what: &'static str, unit: Unit, elapsed: Duration) -> ProgressBar {
     };
     let style = ProgressStyle::with_template(template);
     let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(0).with_style(style).with_message(what).with_elapsed(elapsed)
+    let bar = ProgressBar::new(0)
+        .with_style(style)
+        .with_message(what)
+        .with_position(base);
+    bar.reset_eta();
+    bar
 }
 
 /// `bytes` with a binary unit.
@@ -123,7 +157,10 @@ mod tests {
     use crate::args::OutputArgs;
 
     fn progress(mode: ProgressMode) -> Progress {
-        let terminal = Terminal::new(&OutputArgs { quiet: false, progress: Some(mode) });
+        let terminal = Terminal::new(&OutputArgs {
+            quiet: false,
+            progress: Some(mode),
+        });
         Progress::new(&terminal, "reading", Unit::Bytes)
     }
 
@@ -143,8 +180,14 @@ mod tests {
         let mut plain = progress(ProgressMode::Plain);
         plain.last = (1 << 20, 4 << 20);
         let line = plain.line();
-        assert!(line.starts_with("reading: 25 % (1.00 MiB of 4.00 MiB), "), "{line}");
+        assert!(
+            line.starts_with("reading: 25 % (1.00 MiB of 4.00 MiB), "),
+            "{line}"
+        );
         let json: serde_json::Value = serde_json::from_str(&plain.json()).unwrap();
-        assert_eq!((&json["done"], &json["unit"]), (&(1 << 20).into(), &"bytes".into()));
+        assert_eq!(
+            (&json["done"], &json["unit"]),
+            (&(1 << 20).into(), &"bytes".into())
+        );
     }
 }

@@ -31,16 +31,25 @@ pub(crate) fn sampling(
     let wish = |value: Option<f32>| value.map(f64::from).filter(|_| samples);
     let default_temperature = if samples { 1.0 } else { 0.0 };
     let model_top_k = model.top_k.filter(|_| samples).map(|k| k as usize);
-    let repetition = args.repetition_penalty.or(model.repetition_penalty.map(f64::from));
+    let repetition = args
+        .repetition_penalty
+        .or(model.repetition_penalty.map(f64::from));
     Sampling {
-        temperature: args.temperature.or(wish(model.temperature)).unwrap_or(default_temperature),
+        temperature: args
+            .temperature
+            .or(wish(model.temperature))
+            .unwrap_or(default_temperature),
         top_k: args.top_k.or(model_top_k).unwrap_or(0),
         top_p: args.top_p.or(wish(model.top_p)).unwrap_or(1.0),
         min_p: args.min_p.or(wish(model.min_p)).unwrap_or(0.0),
         repetition_penalty: repetition.unwrap_or(1.0),
         frequency_penalty: args.frequency_penalty.unwrap_or(0.0),
         presence_penalty: args.presence_penalty.unwrap_or(0.0),
-        logit_bias: args.logit_bias.iter().map(|bias| (bias.id, bias.value)).collect(),
+        logit_bias: args
+            .logit_bias
+            .iter()
+            .map(|bias| (bias.id, bias.value))
+            .collect(),
         sampleable: Some(sampleable),
     }
 }
@@ -48,7 +57,8 @@ pub(crate) fn sampling(
 /// The seed asked for, or a new one.
 pub(crate) fn seed(args: &SamplingArgs) -> u64 {
     // Every RandomState has fresh keys: the standard library's own source of randomness.
-    args.seed.unwrap_or_else(|| RandomState::new().hash_one("seed"))
+    args.seed
+        .unwrap_or_else(|| RandomState::new().hash_one("seed"))
 }
 
 #[cfg(test)]
@@ -63,11 +73,20 @@ mod tests {
             top_k: Some(20),
             ..GenerationDefaults::default()
         };
-        let typed = SamplingArgs { temperature: Some(0.25), ..SamplingArgs::default() };
+        let typed = SamplingArgs {
+            temperature: Some(0.25),
+            ..SamplingArgs::default()
+        };
         let nothing = SamplingArgs::default();
         assert_eq!(sampling(&typed, &model, 9).temperature, 0.25);
-        assert_eq!((sampling(&nothing, &model, 9).temperature, model.top_k), (0.5, Some(20)));
-        let greedy = GenerationDefaults { do_sample: Some(false), ..model };
+        assert_eq!(
+            (sampling(&nothing, &model, 9).temperature, model.top_k),
+            (0.5, Some(20))
+        );
+        let greedy = GenerationDefaults {
+            do_sample: Some(false),
+            ..model
+        };
         assert_eq!(sampling(&nothing, &greedy, 9).temperature, 0.0);
         assert_eq!(sampling(&nothing, &greedy, 9).top_k, 0);
         let silent = GenerationDefaults::default();
@@ -76,7 +95,16 @@ mod tests {
 
     #[test]
     fn seeds_differ_unless_given() {
-        assert_ne!(seed(&SamplingArgs::default()), seed(&SamplingArgs::default()));
-        assert_eq!(seed(&SamplingArgs { seed: Some(3), ..SamplingArgs::default() }), 3);
+        assert_ne!(
+            seed(&SamplingArgs::default()),
+            seed(&SamplingArgs::default())
+        );
+        assert_eq!(
+            seed(&SamplingArgs {
+                seed: Some(3),
+                ..SamplingArgs::default()
+            }),
+            3
+        );
     }
 }

@@ -3,6 +3,7 @@
 use crate::args::{OutputArgs, ProgressMode};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 /// How this process talks.
 #[derive(Clone, Debug)]
@@ -20,7 +21,10 @@ impl Terminal {
             ProgressMode::Auto => ProgressMode::Plain,
             other => other,
         };
-        Terminal { quiet: args.quiet, progress }
+        Terminal {
+            quiet: args.quiet,
+            progress,
+        }
     }
 
     /// How progress is shown; never [`ProgressMode::Auto`].
@@ -61,19 +65,34 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 /// Prints what a model wrote. On a terminal, control characters other than line breaks and tabs
 /// are replaced: an answer must not move the cursor or change the title of a window.
 pub(crate) fn print_answer(text: &str) -> anyhow::Result<()> {
-    if io::stdout().is_terminal() { print(&visible(text)) } else { print(text) }
+    if io::stdout().is_terminal() {
+        print(&visible(text))
+    } else {
+        print(text)
+    }
 }
 
 fn visible(text: &str) -> String {
-    let shown = |c: char| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c };
+    let shown = |c: char| {
+        if c.is_control() && c != '\n' && c != '\t' {
+            '\u{fffd}'
+        } else {
+            c
+        }
+    };
     text.chars().map(shown).collect()
 }
 
 /// Text in columns. The first column is left-aligned, numbers to the right.
 pub(crate) fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
-        let cells = rows.iter().map(|row| row.get(column).map_or(0, |cell| cell.chars().count()));
-        cells.chain([head[column].chars().count()]).max().unwrap_or(0)
+        let cells = rows
+            .iter()
+            .map(|row| row.get(column).map_or(0, |cell| cell.chars().count()));
+        cells
+            .chain([head[column].chars().count()])
+            .max()
+            .unwrap_or(0)
     };
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let line = |cells: &mut dyn Iterator<Item = &str>| {
@@ -96,24 +115,51 @@ pub(crate) fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
+/// Per second; `None` where nothing was measured.
+pub(crate) fn rate(count: usize, time: Duration) -> Option<f64> {
+    (count > 0 && !time.is_zero()).then(|| count as f64 / time.as_secs_f64())
+}
+
+/// ` at 12.3 tok/s`, or nothing where nothing was measured.
+pub(crate) fn speed(count: usize, time: Duration) -> String {
+    rate(count, time).map_or_else(String::new, |rate| format!(" at {rate:.1} tok/s"))
+}
+
+/// For JSON.
+pub(crate) fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn answers_cannot_drive_the_terminal() {
-        assert_eq!(visible("a\x1b]0;x\x07\tb\r\n"), "a\u{fffd}]0;x\u{fffd}\tb\u{fffd}\n");
+        assert_eq!(
+            visible("a\x1b]0;x\x07\tb\r\n"),
+            "a\u{fffd}]0;x\u{fffd}\tb\u{fffd}\n"
+        );
     }
 
     #[test]
     fn columns_line_up() {
-        let rows = vec![vec!["a".into(), "5".into()], vec!["long".into(), "12".into()]];
-        assert_eq!(columns(&["name", "n"], &rows), "name  n\na      5\nlong  12\n");
+        let rows = vec![
+            vec!["a".into(), "5".into()],
+            vec!["long".into(), "12".into()],
+        ];
+        assert_eq!(
+            columns(&["name", "n"], &rows),
+            "name  n\na      5\nlong  12\n"
+        );
     }
 
     #[test]
     fn quiet_wins_over_progress() {
-        let args = OutputArgs { quiet: true, progress: Some(ProgressMode::Bar) };
+        let args = OutputArgs {
+            quiet: true,
+            progress: Some(ProgressMode::Bar),
+        };
         assert_eq!(Terminal::new(&args).progress(), ProgressMode::None);
     }
 }

@@ -37,7 +37,11 @@ Exit codes:
 
 /// The whole command line.
 #[derive(Debug, Parser)]
-#[command(name = "lamella", version, about = "Runs mixture-of-experts language models")]
+#[command(
+    name = "lamella",
+    version,
+    about = "Runs mixture-of-experts language models"
+)]
 #[command(long_about = LONG_ABOUT, after_help = AFTER_HELP)]
 #[command(arg_required_else_help = true, disable_help_subcommand = true)]
 pub(crate) struct Cli {
@@ -135,10 +139,15 @@ pub(crate) struct ConvertArgs {
     pub(crate) checkpoint: PathBuf,
     /// Container directory to write
     pub(crate) out: PathBuf,
-    /// Encoding of the large matrices
-    #[arg(id = "target", long = "encoding", value_name = "ENCODING")]
-    #[arg(value_parser = values::encoding())]
-    pub(crate) encoding: Encoding,
+    /// Encoding of the large matrices; several (q4,bf16) are stored side by side
+    #[arg(
+        id = "target",
+        long = "encoding",
+        value_name = "ENCODING,…",
+        required = true
+    )]
+    #[arg(value_delimiter = ',', value_parser = values::encoding())]
+    pub(crate) encodings: Vec<Encoding>,
     /// Encoding of the routed experts [default: as --encoding]
     #[arg(long, value_name = "ENCODING", value_parser = values::encoding())]
     pub(crate) experts: Option<Encoding>,
@@ -178,9 +187,10 @@ pub(crate) struct ExecArgs {
     /// Token ids: 1,2,3 or @FILE (ids separated by commas or white space)
     #[arg(long, value_name = "IDS|@FILE")]
     pub(crate) tokens: String,
-    /// Continue greedily by this many tokens; stop tokens do not stop it
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) generate: usize,
+    /// Continue greedily by this many tokens, whatever they are [default: 1, or 0 with --logits or
+    /// --layers]
+    #[arg(long, value_name = "N")]
+    pub(crate) generate: Option<usize>,
     /// Write the logits after every given token: little-endian f32 [positions, vocabulary]
     #[arg(long, value_name = "FILE")]
     pub(crate) logits: Option<PathBuf>,
@@ -234,11 +244,21 @@ pub(crate) struct BenchArgs {
     /// Model directory, or `demo`
     pub(crate) model: PathBuf,
     /// Prompt lengths to measure; 0 = none
-    #[arg(short = 'p', long = "prompt", value_name = "N,…", value_delimiter = ',')]
+    #[arg(
+        short = 'p',
+        long = "prompt",
+        value_name = "N,…",
+        value_delimiter = ','
+    )]
     #[arg(default_value = "512")]
     pub(crate) prompt: Vec<usize>,
     /// Numbers of tokens to decode from an empty context; 0 = none
-    #[arg(short = 'n', long = "decode", value_name = "N,…", value_delimiter = ',')]
+    #[arg(
+        short = 'n',
+        long = "decode",
+        value_name = "N,…",
+        value_delimiter = ','
+    )]
     #[arg(default_value = "64")]
     pub(crate) decode: Vec<usize>,
     /// Conversations decoded together
@@ -324,7 +344,9 @@ mod tests {
     #[test]
     fn lists_may_be_separated_by_commas() {
         let cli = Cli::try_parse_from(["lamella", "bench", "m", "-p", "1,2", "-t", "1,3"]).unwrap();
-        let Command::Bench(args) = cli.command else { panic!("bench") };
+        let Command::Bench(args) = cli.command else {
+            panic!("bench")
+        };
         assert_eq!((args.prompt, args.threads), (vec![1, 2], vec![1, 3]));
         assert_eq!((args.decode, args.batch), (vec![64], vec![1]));
     }

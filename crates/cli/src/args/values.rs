@@ -38,7 +38,9 @@ fn named<T: Clone + Send + Sync + 'static>(
 ) -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(table.iter().map(|(name, _)| *name)).map(move |found| {
         let entry = table.iter().find(|(name, _)| *name == found);
-        entry.map(|(_, value)| value.clone()).expect("clap admits only names of the table")
+        entry
+            .map(|(_, value)| value.clone())
+            .expect("clap admits only names of the table")
     })
 }
 
@@ -53,7 +55,10 @@ pub(crate) fn encoding() -> impl TypedValueParser<Value = Encoding> {
 }
 
 pub(crate) fn backend() -> impl TypedValueParser<Value = BackendKind> {
-    named(&[("cpu", BackendKind::Cpu), ("reference", BackendKind::Reference)])
+    named(&[
+        ("cpu", BackendKind::Cpu),
+        ("reference", BackendKind::Reference),
+    ])
 }
 
 pub(crate) fn source() -> impl TypedValueParser<Value = SourcePolicy> {
@@ -81,7 +86,9 @@ pub(crate) fn progress() -> impl TypedValueParser<Value = ProgressMode> {
 
 /// A count of at least `LEAST`.
 pub(crate) fn at_least<const LEAST: u64>() -> impl TypedValueParser<Value = usize> {
-    clap::value_parser!(u64).range(LEAST..).try_map(usize::try_from)
+    clap::value_parser!(u64)
+        .range(LEAST..)
+        .try_map(usize::try_from)
 }
 
 /// A finite number in a range.
@@ -94,7 +101,11 @@ pub(crate) struct Real {
 
 impl Real {
     pub(crate) fn any() -> Real {
-        Real { low: f64::MIN, low_is_allowed: true, high: f64::MAX }
+        Real {
+            low: f64::MIN,
+            low_is_allowed: true,
+            high: f64::MAX,
+        }
     }
 
     pub(crate) fn from(low: f64) -> Real {
@@ -102,7 +113,11 @@ impl Real {
     }
 
     pub(crate) fn above(low: f64) -> Real {
-        Real { low, low_is_allowed: false, ..Real::any() }
+        Real {
+            low,
+            low_is_allowed: false,
+            ..Real::any()
+        }
     }
 
     pub(crate) fn to(self, high: f64) -> Real {
@@ -120,8 +135,11 @@ impl Real {
             (false, true) => format!(" of at least {}", self.low),
             (false, false) => format!(" above {}", self.low),
         };
-        let high =
-            if self.high == f64::MAX { String::new() } else { format!(", at most {}", self.high) };
+        let high = if self.high == f64::MAX {
+            String::new()
+        } else {
+            format!(", at most {}", self.high)
+        };
         format!("a number{low}{high}")
     }
 }
@@ -168,7 +186,10 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         "t" => 40,
         _ => return Err(format!("unknown unit {unit:?}; use K, M, G or T")),
     };
-    let number: f64 = digits.trim().parse().map_err(|_| "it must be a size like 12G".to_owned())?;
+    let number: f64 = digits
+        .trim()
+        .parse()
+        .map_err(|_| "it must be a size like 12G".to_owned())?;
     let bytes = number * f64::from(1u32 << shift.min(20)) * f64::from(1u32 << (shift.max(20) - 20));
     if !(1.0..=9e18).contains(&bytes) {
         return Err("it must be a size like 12G".to_owned());
@@ -184,7 +205,11 @@ pub(crate) fn bias(text: &str) -> Result<Bias, String> {
         id: id.trim().parse().map_err(|_| wanted())?,
         value: value.trim().parse().map_err(|_| wanted())?,
     };
-    if bias.value.is_nan() { Err(wanted()) } else { Ok(bias) }
+    if bias.value.is_nan() {
+        Err(wanted())
+    } else {
+        Ok(bias)
+    }
 }
 
 #[cfg(test)]
@@ -223,6 +248,9 @@ mod tests {
         assert!(Real::from(0.0).contains(0.0) && !Real::above(0.0).contains(0.0));
         assert!(Real::above(0.0).to(1.0).contains(1.0) && !Real::any().contains(f64::NAN));
         assert!(!Real::any().contains(f64::INFINITY));
-        assert_eq!(Real::above(0.0).to(1.0).description(), "a number above 0, at most 1");
+        assert_eq!(
+            Real::above(0.0).to(1.0).description(),
+            "a number above 0, at most 1"
+        );
     }
 }

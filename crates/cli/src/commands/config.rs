@@ -8,7 +8,10 @@ use serde_json::json;
 pub(crate) fn run(args: &ConfigArgs, settings: &[Setting]) -> anyhow::Result<()> {
     if args.json {
         let object = settings.iter().map(|s| {
-            (s.name.clone(), json!({ "values": s.values, "origin": s.origin }))
+            (
+                s.name.clone(),
+                json!({ "values": s.values, "origin": s.origin }),
+            )
         });
         let object: serde_json::Map<_, _> = object.collect();
         return terminal::print_json_pretty(&object);
@@ -26,10 +29,17 @@ pub(crate) fn run(args: &ConfigArgs, settings: &[Setting]) -> anyhow::Result<()>
 fn line(key: &Key, setting: &Setting) -> String {
     let name = &setting.name;
     if setting.values.is_empty() {
-        return format!("# {name}: {}\n", key.help().split_whitespace().collect::<Vec<_>>().join(" "));
+        return format!(
+            "# {name}: {}\n",
+            key.help().split_whitespace().collect::<Vec<_>>().join(" ")
+        );
     }
     let values: Vec<String> = setting.values.iter().map(|v| literal(key, v)).collect();
-    let value = if key.is_list() { format!("[{}]", values.join(", ")) } else { values.concat() };
+    let value = if key.is_list() {
+        format!("[{}]", values.join(", "))
+    } else {
+        values.concat()
+    };
     format!("{name} = {value}  # {}\n", setting.origin)
 }
 

@@ -15,7 +15,10 @@ pub(crate) fn run(args: &ManArgs) -> anyhow::Result<()> {
     fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     let commands: Vec<Command> = root.get_subcommands().cloned().collect();
     for command in std::iter::once(root).chain(commands) {
-        let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
+        let name = command
+            .get_display_name()
+            .unwrap_or(command.get_name())
+            .to_owned();
         let path = dir.join(format!("{name}.1"));
         fs::write(&path, page(command)?).with_context(|| path.display().to_string())?;
     }

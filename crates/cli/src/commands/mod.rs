@@ -12,3 +12,12 @@ pub(crate) mod perplexity;
 pub(crate) mod run;
 pub(crate) mod verify;
 pub(crate) mod version;
+
+/// The name of a role as it is written in files.
+fn role_name(role: lamella_program::Role) -> String {
+    let name = serde_json::to_value(role).ok();
+    name.as_ref()
+        .and_then(|v| v.as_str())
+        .unwrap_or("other")
+        .to_owned()
+}

@@ -6,8 +6,11 @@ use lamella_kernels::Isa;
 use serde_json::json;
 
 pub(crate) fn run(args: &JsonArgs) -> anyhow::Result<()> {
-    let available: Vec<_> =
-        Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(Isa::name).collect();
+    let available: Vec<_> = Isa::ALL
+        .into_iter()
+        .filter(|isa| isa.is_available())
+        .map(Isa::name)
+        .collect();
     let families: Vec<_> = lamella_families::known_model_types().collect();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let version = env!("CARGO_PKG_VERSION");

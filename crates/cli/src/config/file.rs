@@ -8,12 +8,19 @@ use toml::{Table, Value};
 /// What is wrong and where, without the file's name.
 pub(super) fn entries(text: &str) -> Result<Vec<(String, Vec<String>)>, String> {
     let table: Table = text.parse().map_err(|e| describe(text, &e))?;
-    table.into_iter().map(|(key, value)| Ok((key.clone(), values(&key, value)?))).collect()
+    table
+        .into_iter()
+        .map(|(key, value)| Ok((key.clone(), values(&key, value)?)))
+        .collect()
 }
 
 fn describe(text: &str, error: &toml::de::Error) -> String {
     let start = error.span().map_or(0, |span| span.start).min(text.len());
-    let line = text.as_bytes()[..start].iter().filter(|&&b| b == b'\n').count() + 1;
+    let line = text.as_bytes()[..start]
+        .iter()
+        .filter(|&&b| b == b'\n')
+        .count()
+        + 1;
     format!("line {line}: {}", error.message())
 }
 

@@ -20,7 +20,11 @@ pub(crate) fn keys() -> Vec<Key> {
     let command = ThreadsArgs::augment_args(command);
     let command = OutputArgs::augment_args(command);
     let args = command.get_arguments();
-    args.map(|arg| Key { name: arg.get_id().to_string(), arg: arg.clone() }).collect()
+    args.map(|arg| Key {
+        name: arg.get_id().to_string(),
+        arg: arg.clone(),
+    })
+    .collect()
 }
 
 impl Key {
@@ -36,7 +40,10 @@ impl Key {
 
     /// First line of the help.
     pub(crate) fn help(&self) -> String {
-        self.arg.get_help().map(ToString::to_string).unwrap_or_default()
+        self.arg
+            .get_help()
+            .map(ToString::to_string)
+            .unwrap_or_default()
     }
 
     /// Whether the option takes no value.
@@ -60,17 +67,32 @@ impl Key {
         }
         if self.is_switch() {
             let known = values.iter().all(|v| v == "true" || v == "false");
-            return if known { Ok(()) } else { Err(format!("{name}: it must be true or false")) };
+            return if known {
+                Ok(())
+            } else {
+                Err(format!("{name}: it must be true or false"))
+            };
         }
-        let command = Command::new("key").no_binary_name(true).arg(self.arg.clone());
+        let command = Command::new("key")
+            .no_binary_name(true)
+            .arg(self.arg.clone());
         let long = self.arg.get_long().unwrap_or(name);
         let typed = values.iter().map(|value| format!("--{long}={value}"));
-        command.try_get_matches_from(typed).map(|_| ()).map_err(|error| {
-            let text = error.render().to_string();
-            let text = text.strip_prefix("error: ").unwrap_or(&text);
-            let body = text.split("\n\nFor more information").next().unwrap_or_default();
-            format!("{name}: {}", body.split("\n\nUsage:").next().unwrap_or_default())
-        })
+        command
+            .try_get_matches_from(typed)
+            .map(|_| ())
+            .map_err(|error| {
+                let text = error.render().to_string();
+                let text = text.strip_prefix("error: ").unwrap_or(&text);
+                let body = text
+                    .split("\n\nFor more information")
+                    .next()
+                    .unwrap_or_default();
+                format!(
+                    "{name}: {}",
+                    body.split("\n\nUsage:").next().unwrap_or_default()
+                )
+            })
     }
 }
 
@@ -86,8 +108,16 @@ mod tests {
             assert_eq!(key.arg.get_long().unwrap().replace('-', "_"), key.name);
             assert!(!key.help().is_empty(), "{} has no help", key.name);
             for command in Cli::command().get_subcommands() {
-                for arg in command.get_arguments().filter(|a| a.get_id().as_str() == key.name) {
-                    assert_eq!(arg.get_long(), key.arg.get_long(), "in {}", command.get_name());
+                for arg in command
+                    .get_arguments()
+                    .filter(|a| a.get_id().as_str() == key.name)
+                {
+                    assert_eq!(
+                        arg.get_long(),
+                        key.arg.get_long(),
+                        "in {}",
+                        command.get_name()
+                    );
                 }
             }
         }
@@ -95,7 +125,10 @@ mod tests {
 
     #[test]
     fn bench_takes_a_list_of_threads_but_the_key_is_one_number() {
-        let threads = keys().into_iter().find(|key| key.name == "threads").unwrap();
+        let threads = keys()
+            .into_iter()
+            .find(|key| key.name == "threads")
+            .unwrap();
         assert!(threads.check(&["2".into()]).is_ok());
         assert!(threads.check(&["1,2".into()]).is_err());
     }

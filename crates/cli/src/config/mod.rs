@@ -65,9 +65,15 @@ pub(crate) fn parse(
         Ok(matches) => matches,
         Err(error) => return help_or_usage(error),
     };
-    if matches!(typed.subcommand_name(), Some("completions" | "man" | "version")) {
+    if matches!(
+        typed.subcommand_name(),
+        Some("completions" | "man" | "version")
+    ) {
         let cli = Cli::from_arg_matches(&typed)?;
-        return Ok(Some(Parsed { cli, settings: Vec::new() }));
+        return Ok(Some(Parsed {
+            cli,
+            settings: Vec::new(),
+        }));
     }
     let environment: Vec<_> = environment.into_iter().collect();
     let layers = load(chosen_file(&typed, &environment), &environment)?;
@@ -97,9 +103,16 @@ fn help_or_usage(error: clap::Error) -> anyhow::Result<Option<Parsed>> {
 fn usage(error: &clap::Error) -> anyhow::Error {
     let text = error.render().to_string();
     let body = text.split("\n\nUsage:").next().unwrap_or_default();
-    let body = body.split("\n\nFor more information").next().unwrap_or_default();
+    let body = body
+        .split("\n\nFor more information")
+        .next()
+        .unwrap_or_default();
     let body = body.strip_prefix("error: ").unwrap_or(body);
-    let parts: Vec<_> = body.split("\n\n").map(str::trim).filter(|p| !p.is_empty()).collect();
+    let parts: Vec<_> = body
+        .split("\n\n")
+        .map(str::trim)
+        .filter(|p| !p.is_empty())
+        .collect();
     Failure::usage(format!("{}; --help explains", parts.join("; ")))
 }
 
@@ -117,7 +130,10 @@ fn load(only: Option<PathBuf>, environment: &[(OsString, OsString)]) -> anyhow::
     let mut layers = Layers::new();
     let files = match only {
         Some(file) => vec![file],
-        None => default_files().into_iter().filter(|path| path.is_file()).collect(),
+        None => default_files()
+            .into_iter()
+            .filter(|path| path.is_file())
+            .collect(),
     };
     for path in files {
         let text = std::fs::read_to_string(&path)
@@ -143,15 +159,18 @@ fn read_file(path: &Path, text: &str, keys: &[Key]) -> anyhow::Result<Layers> {
         let known = keys.iter().find(|key| key.name == name);
         let key = known.ok_or_else(|| unknown(&origin, "key", &name, keys, Key::name))?;
         check(key, &values).with_context(|| origin.clone())?;
-        layers.insert(name, Layered { values, origin: origin.clone() });
+        layers.insert(
+            name,
+            Layered {
+                values,
+                origin: origin.clone(),
+            },
+        );
     }
     Ok(layers)
 }
 
-fn read_environment(
-    environment: &[(OsString, OsString)],
-    keys: &[Key],
-) -> anyhow::Result<Layers> {
+fn read_environment(environment: &[(OsString, OsString)], keys: &[Key]) -> anyhow::Result<Layers> {
     let mut layers = Layers::new();
     for (variable, value) in environment {
         let Some(variable) = variable.to_str().filter(|name| name.starts_with(PREFIX)) else {
@@ -168,13 +187,20 @@ fn read_environment(
         })?;
         let values = vec![value.to_owned()];
         check(key, &values).with_context(|| format!("environment: {variable}"))?;
-        layers.insert(key.name.clone(), Layered { values, origin: variable.to_owned() });
+        layers.insert(
+            key.name.clone(),
+            Layered {
+                values,
+                origin: variable.to_owned(),
+            },
+        );
     }
     Ok(layers)
 }
 
 fn check(key: &Key, values: &[String]) -> anyhow::Result<()> {
-    key.check(values).map_err(|message| Failure::new(Kind::Usage, message).into())
+    key.check(values)
+        .map_err(|message| Failure::new(Kind::Usage, message).into())
 }
 
 fn unknown(
@@ -196,36 +222,58 @@ fn unknown(
 /// The command with the values of the lower layers as defaults of its options.
 fn with_defaults(command: clap::Command, layers: &Layers) -> clap::Command {
     let keys = keys();
-    let mirrored = |id: &str| layers.get(id).filter(|_| keys.iter().any(|key| key.name == id));
+    let mirrored = |id: &str| {
+        layers
+            .get(id)
+            .filter(|_| keys.iter().any(|key| key.name == id))
+    };
     let amend = |arg: clap::Arg| match mirrored(arg.get_id().as_str()) {
         Some(layered) => arg.default_values(layered.values.clone()),
         None => arg,
     };
-    command.mut_args(amend).mut_subcommands(move |sub| sub.mut_args(amend))
+    command
+        .mut_args(amend)
+        .mut_subcommands(move |sub| sub.mut_args(amend))
 }
 
 fn effective(matches: &ArgMatches, layers: &Layers) -> Vec<Setting> {
-    let Some((_, matches)) = matches.subcommand() else { return Vec::new() };
+    let Some((_, matches)) = matches.subcommand() else {
+        return Vec::new();
+    };
     let present = |key: &Key| matches.try_contains_id(&key.name).is_ok();
-    keys().iter().filter(|key| present(key)).map(|key| setting(key, matches, layers)).collect()
+    keys()
+        .iter()
+        .filter(|key| present(key))
+        .map(|key| setting(key, matches, layers))
+        .collect()
 }
 
 fn setting(key: &Key, matches: &ArgMatches, layers: &Layers) -> Setting {
     let name = key.name.clone();
     let typed = matches.value_source(&name) == Some(ValueSource::CommandLine);
     match layers.get(&name) {
-        Some(layered) if !typed => {
-            Setting { name, values: layered.values.clone(), origin: layered.origin.clone() }
-        }
+        Some(layered) if !typed => Setting {
+            name,
+            values: layered.values.clone(),
+            origin: layered.origin.clone(),
+        },
         _ if typed => {
             let raw = matches.get_raw(&name).into_iter().flatten();
             let mut values: Vec<_> = raw.map(|v| v.to_string_lossy().into_owned()).collect();
             if key.is_switch() {
                 values = vec!["true".to_owned()];
             }
-            Setting { name, values, origin: "flag".to_owned() }
+            Setting {
+                name,
+                values,
+                origin: "flag".to_owned(),
+            }
         }
-        _ => Setting { name, values: Vec::new(), origin: "default".to_owned() },
+        _ => Setting {
+            name,
+            values: Vec::new(),
+            origin: "default".to_owned(),
+        },
     }
 }
 
@@ -242,7 +290,9 @@ mod tests {
         let mut all: Vec<OsString> = vec!["lamella".into()];
         all.extend(args.iter().map(OsString::from));
         all.extend(["--config".into(), file.into_os_string()]);
-        let env = env.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let env = env
+            .iter()
+            .map(|(name, value)| (OsString::from(name), OsString::from(value)));
         Ok(parse(all, env)?.expect("no help was asked for"))
     }
 
@@ -262,11 +312,18 @@ mod tests {
 
     #[test]
     fn a_flag_beats_the_environment_beats_the_file() {
-        let (run, toml, env) = (["run", "m"], "max_tokens = 1", [("LAMELLA_MAX_TOKENS", "2")]);
+        let (run, toml, env) = (
+            ["run", "m"],
+            "max_tokens = 1",
+            [("LAMELLA_MAX_TOKENS", "2")],
+        );
         assert_eq!(max_tokens(&run, "", &[]), None);
         assert_eq!(max_tokens(&run, toml, &[]), Some(1));
         assert_eq!(max_tokens(&run, toml, &env), Some(2));
-        assert_eq!(max_tokens(&["run", "m", "--max-tokens", "3"], toml, &env), Some(3));
+        assert_eq!(
+            max_tokens(&["run", "m", "--max-tokens", "3"], toml, &env),
+            Some(3)
+        );
     }
 
     #[test]
@@ -274,19 +331,31 @@ mod tests {
         let toml = "stop = [\"a\", \"-b\"]\nquiet = true\nlogit_bias = { 3 = -1.5, 4 = 2 }";
         let parsed = parse_with(&["run", "m"], toml, &[]).unwrap();
         assert!(parsed.cli.global.output.quiet);
-        let Command::Run(args) = parsed.cli.command else { panic!("run") };
+        let Command::Run(args) = parsed.cli.command else {
+            panic!("run")
+        };
         assert_eq!(args.answer.stop, ["a", "-b"]);
-        let bias: Vec<_> = args.sampling.logit_bias.iter().map(|b| (b.id, b.value)).collect();
+        let bias: Vec<_> = args
+            .sampling
+            .logit_bias
+            .iter()
+            .map(|b| (b.id, b.value))
+            .collect();
         assert_eq!(bias, [(3, -1.5), (4, 2.0)]);
         let typed = parse_with(&["run", "m", "--stop", "c"], toml, &[]).unwrap();
-        let Command::Run(args) = typed.cli.command else { panic!("run") };
+        let Command::Run(args) = typed.cli.command else {
+            panic!("run")
+        };
         assert_eq!(args.answer.stop, ["c"], "a typed list replaces the other");
     }
 
     #[test]
     fn unknown_keys_name_the_nearest() {
         let text = error_of(&["run", "m"], "max_token = 1", &[]);
-        assert!(text.contains("unknown key \"max_token\"; did you mean max_tokens?"), "{text}");
+        assert!(
+            text.contains("unknown key \"max_token\"; did you mean max_tokens?"),
+            "{text}"
+        );
         let text = error_of(&["run", "m"], "", &[("LAMELLA_TEMPRATURE", "1")]);
         assert!(text.contains("\"LAMELLA_TEMPRATURE\"") && text.contains("LAMELLA_TEMPERATURE?"));
         assert!(error_of(&["run", "m"], "[run]\nstop = 1", &[]).contains("unknown key \"run\""));
@@ -295,15 +364,34 @@ mod tests {
     #[test]
     fn bad_values_name_their_place() {
         let cases: [(&str, &[(&str, &str)], &[&str]); 5] = [
-            ("temperature = \"hot\"", &[], &["test.toml", "temperature", "hot"]),
-            ("temperature = -1", &[], &["test.toml", "temperature", "at least 0"]),
+            (
+                "temperature = \"hot\"",
+                &[],
+                &["test.toml", "temperature", "hot"],
+            ),
+            (
+                "temperature = -1",
+                &[],
+                &["test.toml", "temperature", "at least 0"],
+            ),
             ("quiet = 3", &[], &["test.toml", "quiet", "true or false"]),
-            ("threads = [1, 2]", &[], &["test.toml", "threads", "one value"]),
-            ("", &[("LAMELLA_ISA", "sse")], &["LAMELLA_ISA", "sse", "avx2"]),
+            (
+                "threads = [1, 2]",
+                &[],
+                &["test.toml", "threads", "one value"],
+            ),
+            (
+                "",
+                &[("LAMELLA_ISA", "sse")],
+                &["LAMELLA_ISA", "sse", "avx2"],
+            ),
         ];
         for (toml, env, wanted) in cases {
             let text = error_of(&["run", "m"], toml, env);
-            assert!(wanted.iter().all(|w| text.contains(w)), "{text} lacks one of {wanted:?}");
+            assert!(
+                wanted.iter().all(|w| text.contains(w)),
+                "{text} lacks one of {wanted:?}"
+            );
         }
         assert!(error_of(&["run", "m"], "a = [", &[]).contains("line 1"));
     }
@@ -320,7 +408,10 @@ mod tests {
         let parsed = parse_with(&args, "seed = 1", &[("LAMELLA_THREADS", "2")]).unwrap();
         let origin = |name: &str| {
             let found = parsed.settings.iter().find(|s| s.name == name).unwrap();
-            (found.values.join(","), found.origin.rsplit('/').next().unwrap().to_owned())
+            (
+                found.values.join(","),
+                found.origin.rsplit('/').next().unwrap().to_owned(),
+            )
         };
         assert_eq!(origin("top_k"), ("5".into(), "flag".into()));
         assert_eq!(origin("threads"), ("2".into(), "LAMELLA_THREADS".into()));

@@ -11,7 +11,12 @@ pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> V
         .collect();
     found.sort();
     let best = found.first().map_or(0, |&(steps, _)| steps);
-    found.into_iter().take(SHOWN).filter(|f| f.0 <= best + 1).map(|f| f.1).collect()
+    found
+        .into_iter()
+        .take(SHOWN)
+        .filter(|f| f.0 <= best + 1)
+        .map(|f| f.1)
+        .collect()
 }
 
 /// Insertions, deletions, replacements and swaps of neighbours (optimal string alignment).
@@ -39,8 +44,12 @@ mod tests {
 
     #[test]
     fn distances() {
-        for (a, b, steps) in [("", "", 0), ("ab", "ba", 1), ("kitten", "sitting", 3), ("", "ab", 2)]
-        {
+        for (a, b, steps) in [
+            ("", "", 0),
+            ("ab", "ba", 1),
+            ("kitten", "sitting", 3),
+            ("", "ab", 2),
+        ] {
             assert_eq!((distance(a, b), distance(b, a)), (steps, steps), "{a} {b}");
         }
     }

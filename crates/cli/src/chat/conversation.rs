@@ -1,0 +1,282 @@
+//! What was said, and the next answer.
+
+use crate::failure::Failure;
+use lamella_engine::generate::{
+    FinishReason, GenerateError, GenerateOptions, LogitsSession, Sampling, Token, generate,
+};
+use lamella_engine::{Error, ModelSession};
+use lamella_text::{Bundle, ChatOptions, Message, StopStrings, TextStream};
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+/// A conversation, and how much of it the model has read.
+pub(crate) struct Conversation {
+    bundle: Bundle,
+    session: ModelSession,
+    /// Tokens in the session: what they share with the next prompt is not read again.
+    read: Vec<u32>,
+    messages: Vec<Message>,
+}
+
+/// What an answer may be.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) stop: StopStrings,
+    pub(crate) sampling: Sampling,
+    pub(crate) seed: u64,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The model ended it.
+    Stop,
+    /// A stop string appeared.
+    StopString,
+    /// The budget or the context is used up.
+    Length,
+    /// The person stopped it.
+    Interrupted,
+}
+
+impl End {
+    /// The name in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            End::Stop => "stop",
+            End::StopString => "stop_string",
+            End::Length => "length",
+            End::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// An answer and what it took.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) text: String,
+    /// Tokens generated, without the stop token.
+    pub(crate) ids: Vec<u32>,
+    pub(crate) end: End,
+    pub(crate) prompt_tokens: usize,
+    /// Of these, already read in an earlier turn.
+    pub(crate) cached_tokens: usize,
+    pub(crate) prompt_time: Duration,
+    pub(crate) decode_time: Duration,
+    /// Tokens decoded in that time.
+    pub(crate) steps: usize,
+    pub(crate) seed: u64,
+}
+
+impl Conversation {
+    pub(crate) fn new(bundle: Bundle, session: ModelSession, system: Option<&str>) -> Conversation {
+        let messages = system.map(Message::system).into_iter().collect();
+        Conversation {
+            bundle,
+            session,
+            read: Vec::new(),
+            messages,
+        }
+    }
+
+    pub(crate) fn bundle(&self) -> &Bundle {
+        &self.bundle
+    }
+
+    /// Adds what the person says.
+    pub(crate) fn say(&mut self, text: &str) {
+        self.messages.push(Message::user(text));
+    }
+
+    /// Takes back the last thing said and what came after; `false` if nothing was said.
+    pub(crate) fn undo(&mut self) -> bool {
+        let last = self.messages.iter().rposition(|m| m.role() == "user");
+        last.is_some_and(|index| {
+            self.messages.truncate(index);
+            true
+        })
+    }
+
+    /// Forgets everything but the system message.
+    pub(crate) fn clear(&mut self) {
+        self.messages.retain(|m| m.role() == "system");
+    }
+
+    /// Starts again under another system message.
+    pub(crate) fn set_system(&mut self, text: Option<&str>) {
+        self.messages = text.map(Message::system).into_iter().collect();
+    }
+
+    /// Answers what was said; `on_text` gets the text as it comes. The answer becomes part of the
+    /// conversation.
+    ///
+    /// # Errors
+    /// If the template refuses the conversation, it does not fit the context, the model fails, or
+    /// `on_text` does. The session then holds a prefix of what it held and read.
+    pub(crate) fn answer(
+        &mut self,
+        asked: &Asked,
+        on_text: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Answer> {
+        let prompt = self
+            .bundle
+            .encode_chat(&self.messages, &ChatOptions::prompt())?;
+        let answer = self.complete(&prompt, asked, on_text)?;
+        self.messages.push(Message::assistant(&answer.text));
+        Ok(answer)
+    }
+
+    /// Continues `text` as it stands, outside the conversation.
+    ///
+    /// # Errors
+    /// As [`answer`](Conversation::answer).
+    pub(crate) fn continue_text(
+        &mut self,
+        text: &str,
+        asked: &Asked,
+        on_text: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Answer> {
+        let prompt = self.bundle.tokenizer.encode(text, true)?;
+        self.complete(&prompt, asked, on_text)
+    }
+
+    fn complete(
+        &mut self,
+        prompt: &[u32],
+        asked: &Asked,
+        on_text: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Answer> {
+        let cached = self.rewind(prompt)?;
+        let options = GenerateOptions {
+            max_tokens: asked.max_tokens.unwrap_or(usize::MAX),
+            stop_tokens: self.bundle.stop_ids().to_vec(),
+            sampling: asked.sampling.clone(),
+            seed: asked.seed,
+            earlier: prompt[..cached].to_vec(),
+            ..GenerateOptions::default()
+        };
+        let mut writing = Writing::new(self.bundle.stream(&asked.stop, false), on_text);
+        let start = Instant::now();
+        let result = generate(
+            &mut self.session,
+            &prompt[cached..],
+            &options,
+            &mut |token| writing.token(token),
+        );
+        let finished = writing.finish();
+        self.read = prompt.iter().chain(&writing.ids).copied().collect();
+        self.read.truncate(self.session.position());
+        finished?;
+        let (end, prompt_time, decode_time, steps) = match result {
+            Ok(f) => (writing.end(f.reason), f.prompt_time, f.decode_time, f.steps),
+            Err(GenerateError::Session(Error::Cancelled)) => {
+                let total = start.elapsed();
+                let first = writing.first.map_or(total, |first| first - start);
+                (
+                    End::Interrupted,
+                    first,
+                    total - first,
+                    writing.ids.len().saturating_sub(1),
+                )
+            }
+            Err(error) => return Err(failure(error)),
+        };
+        Ok(Answer {
+            text: writing.text,
+            ids: writing.ids,
+            end,
+            prompt_tokens: prompt.len(),
+            cached_tokens: cached,
+            prompt_time,
+            decode_time,
+            steps,
+            seed: asked.seed,
+        })
+    }
+
+    /// Takes the session back to what it shares with `prompt`, leaving at least one token to read.
+    /// The bits are those of reading all of it again.
+    fn rewind(&mut self, prompt: &[u32]) -> anyhow::Result<usize> {
+        let shared = self
+            .read
+            .iter()
+            .zip(prompt)
+            .take_while(|(a, b)| a == b)
+            .count();
+        let keep = shared.min(prompt.len().saturating_sub(1));
+        self.session.session_mut().truncate(keep)?;
+        self.read.truncate(keep);
+        Ok(keep)
+    }
+}
+
+/// An answer being written.
+struct Writing<'a> {
+    stream: TextStream,
+    on_text: &'a mut dyn FnMut(&str) -> anyhow::Result<()>,
+    text: String,
+    ids: Vec<u32>,
+    /// When the first token came.
+    first: Option<Instant>,
+    failed: Option<anyhow::Error>,
+}
+
+impl<'a> Writing<'a> {
+    fn new(
+        stream: TextStream,
+        on_text: &'a mut dyn FnMut(&str) -> anyhow::Result<()>,
+    ) -> Writing<'a> {
+        Writing {
+            stream,
+            on_text,
+            text: String::new(),
+            ids: Vec::new(),
+            first: None,
+            failed: None,
+        }
+    }
+
+    fn token(&mut self, token: Token<'_>) -> ControlFlow<()> {
+        self.first.get_or_insert_with(Instant::now);
+        self.ids.push(token.id);
+        let shown = self.stream.push(token.id).to_owned();
+        self.show(&shown);
+        if self.failed.is_some() || self.stream.stopped() {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn show(&mut self, shown: &str) {
+        if shown.is_empty() || self.failed.is_some() {
+            return;
+        }
+        self.text.push_str(shown);
+        self.failed = (self.on_text)(shown).err();
+    }
+
+    /// Shows what was held back.
+    fn finish(&mut self) -> anyhow::Result<()> {
+        let rest = self.stream.finish().to_owned();
+        self.show(&rest);
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    fn end(&self, reason: FinishReason) -> End {
+        match reason {
+            _ if self.stream.stopped() => End::StopString,
+            FinishReason::Stop { .. } => End::Stop,
+            FinishReason::Length | FinishReason::Halted => End::Length,
+        }
+    }
+}
+
+/// The cause itself, so that its kind decides the exit code.
+fn failure(error: GenerateError<Error>) -> anyhow::Error {
+    match error {
+        GenerateError::Session(error) => error.into(),
+        GenerateError::Logits(error) => Failure::model(error.to_string()),
+        GenerateError::Request(error) => Failure::usage(error.to_string()),
+    }
+}

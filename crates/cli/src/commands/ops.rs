@@ -1,0 +1,187 @@
+//! `lamella ops`: the program, its operands, and everything that keeps it from running.
+
+use super::role_name;
+use crate::args::ModelArgs;
+use crate::failure::Failure;
+use crate::model::{self, Place};
+use crate::progress;
+use crate::terminal;
+use lamella_container::{Error, Store};
+use lamella_program::{Defect, Encoding, Operand, OperandId, Program, state};
+use serde_json::json;
+use std::fmt::Debug;
+
+pub(crate) fn run(args: &ModelArgs) -> anyhow::Result<()> {
+    let place = Place::of(&args.model)?;
+    let opened = lamella_container::Store::open(place.path(), &model::lower);
+    match opened {
+        Ok(store) if args.json => terminal::print_json_pretty(&json!({
+            "program": store.program(),
+            "encodings": stored_encodings(&store),
+            "defects": [],
+        })),
+        Ok(store) => terminal::print(&describe(&store)),
+        Err(Error::Defects { path, defects }) => {
+            report(&defects, args.json)?;
+            let plural = if defects.len() == 1 {
+                "defect"
+            } else {
+                "defects"
+            };
+            Err(Failure::model(format!(
+                "{}: {} {plural}",
+                path.display(),
+                defects.len()
+            )))
+        }
+        Err(other) => Err(other.into()),
+    }
+}
+
+fn report(defects: &[Defect], json: bool) -> anyhow::Result<()> {
+    let lines: Vec<String> = defects.iter().map(ToString::to_string).collect();
+    if json {
+        return terminal::print_json_pretty(&json!({ "program": null, "defects": lines }));
+    }
+    let text: String = lines
+        .iter()
+        .map(|line| format!("defect  {line}\n"))
+        .collect();
+    terminal::print(&text)
+}
+
+fn stored_encodings(store: &Store) -> Vec<&[Encoding]> {
+    let ids = 0..store.program().operands.len() as u32;
+    ids.map(|id| store.encodings(OperandId(id))).collect()
+}
+
+fn describe(store: &Store) -> String {
+    let program = store.program();
+    let mut text = format!(
+        "program version {} of family {}: {} layers, {} parameters\n",
+        program.version,
+        program.family,
+        program.layers.len(),
+        program.parameters(),
+    );
+    text.push_str(&format!("{:?}\n{:?}\n\n", program.dims, program.boundary));
+    text.push_str(&block(program, &program.entry));
+    for (first, last) in alike(program) {
+        let range = if first == last {
+            format!("{first}")
+        } else {
+            format!("{first} to {last}")
+        };
+        let layer = &program.layers[first];
+        text.push_str(&format!("\nlayer {range}\n{}", block(program, layer)));
+        for item in state::layer_state(layer) {
+            text.push_str(&format!("state {}: {:?}\n", item.name, item.shape));
+        }
+    }
+    text.push_str(&format!("\n{}\n", block(program, &program.exit)));
+    for unused in &program.unused {
+        let (name, reason, count) = (&unused.name, &unused.reason, unused.tensors.len());
+        text.push_str(&format!(
+            "not executed: {name} ({count} tensors): {reason}\n"
+        ));
+    }
+    let rows: Vec<Vec<String>> = program
+        .operands
+        .iter()
+        .enumerate()
+        .map(|(i, o)| row(store, i, o))
+        .collect();
+    text.push_str(&terminal::columns(
+        &["operand", "role", "shape", "encodings", "size"],
+        &rows,
+    ));
+    let per_token = progress::bytes(state::bytes_per_token(program) as u64);
+    text.push_str(&format!("\nstate: {per_token} a token\nno defects\n"));
+    text
+}
+
+/// Runs of layers that differ in nothing but their operands' numbers in the name.
+fn alike(program: &Program) -> Vec<(usize, usize)> {
+    let shape = |index: usize| {
+        let text = block(program, &program.layers[index]);
+        text.replace(&format!("layers.{index}."), "layers.N.")
+    };
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    let mut last = String::new();
+    for index in 0..program.layers.len() {
+        let this = shape(index);
+        match runs.last_mut() {
+            Some(run) if this == last => run.1 = index,
+            _ => runs.push((index, index)),
+        }
+        last = this;
+    }
+    runs
+}
+
+/// A part of the program in its own words, operands by name.
+fn block(program: &Program, part: &impl Debug) -> String {
+    let text = format!("{part:#?}\n");
+    let mut out = String::new();
+    let mut rest = text.as_str();
+    // Pretty debugging writes `OperandId(\n    3,\n)`.
+    while let Some((before, after)) = rest.split_once("OperandId(") {
+        out.push_str(before);
+        let (number, after) = after.split_once(')').unwrap_or((after, ""));
+        let number = number.trim().trim_end_matches(',').parse::<usize>();
+        let operand = number.ok().and_then(|n| program.operands.get(n));
+        out.push_str(operand.map_or("an operand that does not exist", |o| &o.name));
+        rest = after;
+    }
+    out.push_str(rest);
+    compact(&out)
+}
+
+/// Drops what only serves the debug format: the lines of `Some(` and their ends.
+fn compact(text: &str) -> String {
+    let mut out = String::new();
+    let mut open: Vec<bool> = Vec::new();
+    for line in text.lines() {
+        let depth = open.iter().filter(|kept| **kept).count();
+        let word = line.trim();
+        if word.ends_with("Some(") {
+            out.push_str(&"  ".repeat(depth));
+            out.push_str(word.trim_end_matches("Some("));
+            open.push(false);
+            continue;
+        }
+        if matches!(word, ")," | ")" | "}," | "}" | "]," | "]") {
+            open.pop();
+            continue;
+        }
+        let body = word
+            .trim_end_matches(',')
+            .trim_end_matches(['{', '(', '['])
+            .trim_end();
+        if out.ends_with('\n') || out.is_empty() {
+            out.push_str(&"  ".repeat(depth));
+        }
+        out.push_str(body);
+        out.push('\n');
+        if word.ends_with(['{', '(', '[']) {
+            open.push(true);
+        }
+    }
+    out
+}
+
+fn row(store: &Store, index: usize, operand: &Operand) -> Vec<String> {
+    let encodings = store.encodings(OperandId(index as u32));
+    let names: Vec<&str> = encodings.iter().map(|e| e.name()).collect();
+    let item = encodings
+        .first()
+        .and_then(|e| e.matrix_bytes(operand.rows(), operand.cols()));
+    let size = item.unwrap_or(0) as u64 * operand.items() as u64;
+    vec![
+        operand.name.clone(),
+        role_name(operand.role),
+        format!("{:?}", operand.shape),
+        names.join(", "),
+        progress::bytes(size),
+    ]
+}

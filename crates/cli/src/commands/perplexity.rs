@@ -1,0 +1,111 @@
+//! `lamella perplexity`: how well a model predicts a text.
+
+use crate::args::PerplexityArgs;
+use crate::interrupt::Interrupt;
+use crate::model::{self, Place};
+use crate::progress::{Progress, Unit};
+use crate::settings;
+use crate::terminal::{self, Terminal};
+use anyhow::Context;
+use lamella_engine::generate::Logprobs;
+use lamella_engine::{Cancel, Logits, Model, Session, Span};
+use serde_json::json;
+use std::io::Read;
+use std::path::Path;
+use std::time::Instant;
+
+/// Rows of logits held at once.
+const ROWS: usize = 128;
+
+pub(crate) fn run(args: &PerplexityArgs, terminal: &Terminal) -> anyhow::Result<()> {
+    let text = read(&args.file)?;
+    let place = Place::of(&args.model)?;
+    let model = model::open(
+        &place,
+        &settings::options(&args.engine, args.threads.threads),
+        terminal,
+    )?;
+    let tokens = model::bundle(model.store())?
+        .tokenizer
+        .encode(&text, false)?;
+    let interrupt = Interrupt::install()?;
+    let mut progress = Progress::new(terminal, "scoring", Unit::Steps);
+    let start = Instant::now();
+    let mut scores = Vec::new();
+    let mut session = model.session()?;
+    for (index, window) in tokens.chunks(args.window).enumerate() {
+        session.truncate(0)?;
+        scores.extend(score(&model, &mut session, window, &interrupt.cancel())?);
+        let done = (index * args.window + window.len()) as u64;
+        progress.update(done, tokens.len() as u64);
+    }
+    progress.finish();
+    anyhow::ensure!(
+        !scores.is_empty(),
+        "{}: too short to be scored",
+        args.file.display()
+    );
+    let mean = scores.iter().sum::<f64>() / scores.len() as f64;
+    let time = start.elapsed();
+    if args.json {
+        return terminal::print_json(&json!({
+            "tokens": tokens.len(),
+            "window": args.window,
+            "scored": scores.len(),
+            "mean_nll": mean,
+            "perplexity": mean.exp(),
+            "encodings": model.report().encodings,
+            "backend": model.report().backend.name(),
+            "seconds": time.as_secs_f64(),
+            "nll": scores,
+        }));
+    }
+    terminal::print(&format!("perplexity {:.6}\n", mean.exp()))?;
+    let speed = terminal::speed(tokens.len(), time);
+    terminal.note(&format!(
+        "[{} of {} tokens scored in windows of {}, mean nll {mean:.6}{speed}]",
+        scores.len(),
+        tokens.len(),
+        args.window,
+    ));
+    Ok(())
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    if path == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .context("standard input")?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(path).with_context(|| path.display().to_string())
+}
+
+/// -ln p of each token of the window but the first.
+fn score(
+    model: &Model,
+    session: &mut Session,
+    window: &[u32],
+    cancel: &Cancel,
+) -> anyhow::Result<Vec<f64>> {
+    let mut logprobs = Logprobs::new(0);
+    let mut out = Vec::new();
+    let mut scores = Vec::with_capacity(window.len());
+    // The last token only needs to be predicted.
+    let read = &window[..window.len() - 1];
+    for (index, tokens) in read.chunks(ROWS).enumerate() {
+        let span = Span {
+            session: &mut *session,
+            tokens,
+            logits: Logits::All,
+            out: &mut out,
+        };
+        model.step(&mut [span], cancel)?;
+        let targets = &window[index * ROWS + 1..];
+        for (row, &target) in out.chunks_exact(model.vocabulary()).zip(targets) {
+            scores.push(-logprobs.of(row, target).0);
+        }
+    }
+    Ok(scores)
+}

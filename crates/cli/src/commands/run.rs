@@ -1,0 +1,225 @@
+//! `lamella run`: one answer, or a chat.
+
+use crate::args::{AnswerArgs, RunArgs, SamplingArgs};
+use crate::chat::{Answer, Asked, ChatSettings, Conversation, End, Lines, Voice, chat};
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::model::{self, Place};
+use crate::settings;
+use crate::terminal::{self, Terminal};
+use anyhow::Context;
+use lamella_engine::{Model, ModelSession};
+use lamella_text::StopStrings;
+use serde_json::json;
+use std::io::{self, IsTerminal, Read};
+use std::sync::Arc;
+
+pub(crate) fn run(args: &RunArgs, terminal: &Terminal) -> anyhow::Result<()> {
+    let prompt = prompt(args)?;
+    let place = Place::of(&args.model)?;
+    let model = model::open(
+        &place,
+        &settings::options(&args.engine, args.threads.threads),
+        terminal,
+    )?;
+    let bundle = model::bundle(model.store())?;
+    if !args.raw {
+        bundle
+            .template()
+            .context("use --raw to continue plain text")?;
+    }
+    // The editor must exist before the handler: it puts its own in place while it starts.
+    let lines = if prompt.is_none() {
+        Some(Lines::stdin()?)
+    } else {
+        None
+    };
+    let interrupt = Interrupt::install()?;
+    let chunk = args.engine.chunk.unwrap_or(0);
+    let session = ModelSession::new(Arc::clone(&model), chunk, interrupt.cancel())?;
+    let mut conversation = Conversation::new(bundle, session, args.answer.system.as_deref());
+    let mut voice = Printer {
+        model: &model,
+        terminal,
+        json: args.json,
+        interrupt: &interrupt,
+    };
+    match (prompt, lines) {
+        (Some(prompt), _) => voice.once(&mut conversation, args, &prompt),
+        (None, Some(mut lines)) => {
+            let mut settings = ChatSettings {
+                answer: args.answer.clone(),
+                sampling: args.sampling.clone(),
+            };
+            if matches!(lines, Lines::Terminal { .. }) {
+                terminal.note(&greeting(&model, args));
+            }
+            chat(
+                &mut conversation,
+                &mut settings,
+                &mut lines,
+                &mut voice,
+                &interrupt,
+                terminal,
+            )
+        }
+        (None, None) => Ok(()),
+    }
+}
+
+fn greeting(model: &Model, args: &RunArgs) -> String {
+    let encodings: Vec<_> = model.report().encodings.keys().copied().collect();
+    format!(
+        "{}: {} ({}), context {}. /help lists the commands.",
+        args.model.display(),
+        model.program().family,
+        encodings.join(", "),
+        model.report().context,
+    )
+}
+
+/// The prompt of a one-shot answer; `None` means chat.
+fn prompt(args: &RunArgs) -> anyhow::Result<Option<String>> {
+    match args.prompt.as_deref() {
+        Some("-") => read_stdin().map(Some),
+        Some(text) => Ok(Some(text.to_owned())),
+        None if args.chat && args.raw => Err(Failure::usage(
+            "--chat and --raw exclude each other; --help explains",
+        )),
+        None if args.chat => Ok(None),
+        None if !io::stdin().is_terminal() => read_stdin().map(Some),
+        None if args.raw => Err(Failure::usage("--raw needs a prompt; --help explains")),
+        None => Ok(None),
+    }
+}
+
+fn read_stdin() -> anyhow::Result<String> {
+    let mut text = String::new();
+    io::stdin()
+        .read_to_string(&mut text)
+        .context("standard input")?;
+    // One line end is the shell's, not the person's.
+    let text = text.strip_suffix('\n').unwrap_or(&text).to_owned();
+    if text.trim().is_empty() {
+        return Err(Failure::usage("standard input holds no prompt"));
+    }
+    Ok(text)
+}
+
+fn asked(
+    conversation: &Conversation,
+    answer: &AnswerArgs,
+    sampling: &SamplingArgs,
+) -> anyhow::Result<Asked> {
+    let bundle = conversation.bundle();
+    let model_limit = bundle.generation.max_new_tokens.map(|n| n as usize);
+    let stop = StopStrings::new(&answer.stop).map_err(|e| Failure::usage(e.to_string()))?;
+    Ok(Asked {
+        max_tokens: answer.max_tokens.or(model_limit),
+        stop,
+        sampling: settings::sampling(sampling, &bundle.generation, bundle.tokenizer.vocabulary()),
+        seed: settings::seed(sampling),
+    })
+}
+
+/// Prints answers: as they come, or as JSON when they are complete.
+struct Printer<'a> {
+    model: &'a Model,
+    terminal: &'a Terminal,
+    json: bool,
+    interrupt: &'a Interrupt,
+}
+
+impl Printer<'_> {
+    fn once(
+        &self,
+        conversation: &mut Conversation,
+        args: &RunArgs,
+        prompt: &str,
+    ) -> anyhow::Result<()> {
+        let asked = asked(conversation, &args.answer, &args.sampling)?;
+        let answer = if args.raw {
+            conversation.continue_text(prompt, &asked, &mut |text| self.show(text))
+        } else {
+            conversation.say(prompt);
+            conversation.answer(&asked, &mut |text| self.show(text))
+        }?;
+        self.finish(&answer)?;
+        if answer.end == End::Interrupted {
+            Err(Failure::interrupted())
+        } else {
+            Ok(())
+        }
+    }
+
+    fn show(&self, text: &str) -> anyhow::Result<()> {
+        if self.json {
+            Ok(())
+        } else {
+            terminal::print_answer(text)
+        }
+    }
+
+    fn finish(&self, answer: &Answer) -> anyhow::Result<()> {
+        if self.json {
+            return terminal::print_json(&self.to_json(answer));
+        }
+        if !answer.text.ends_with('\n') {
+            terminal::print("\n")?;
+        }
+        self.terminal.note(&summary(answer));
+        Ok(())
+    }
+
+    fn to_json(&self, answer: &Answer) -> serde_json::Value {
+        let read = answer.prompt_tokens - answer.cached_tokens;
+        json!({
+            "text": answer.text,
+            "ids": answer.ids,
+            "finish_reason": answer.end.name(),
+            "seed": answer.seed,
+            "usage": {
+                "prompt_tokens": answer.prompt_tokens,
+                "cached_tokens": answer.cached_tokens,
+                "completion_tokens": answer.ids.len(),
+                "total_tokens": answer.prompt_tokens + answer.ids.len(),
+            },
+            "timings": {
+                "open_ms": terminal::milliseconds(self.model.report().open_time),
+                "prompt_ms": terminal::milliseconds(answer.prompt_time),
+                "prompt_per_second": terminal::rate(read, answer.prompt_time),
+                "decode_ms": terminal::milliseconds(answer.decode_time),
+                "decode_per_second": terminal::rate(answer.steps, answer.decode_time),
+            },
+        })
+    }
+}
+
+impl Voice for Printer<'_> {
+    fn answer(
+        &mut self,
+        conversation: &mut Conversation,
+        settings: &ChatSettings,
+    ) -> anyhow::Result<()> {
+        let asked = asked(conversation, &settings.answer, &settings.sampling)?;
+        let answer = conversation.answer(&asked, &mut |text| self.show(text))?;
+        self.interrupt.reset();
+        self.finish(&answer)
+    }
+}
+
+/// The line under an answer.
+fn summary(answer: &Answer) -> String {
+    let read = answer.prompt_tokens - answer.cached_tokens;
+    let cached = match answer.cached_tokens {
+        0 => String::new(),
+        cached => format!(" (+{cached} kept)"),
+    };
+    format!(
+        "[prompt {read} tokens{cached}{}, answer {} tokens{}, {}]",
+        terminal::speed(read, answer.prompt_time),
+        answer.ids.len(),
+        terminal::speed(answer.steps, answer.decode_time),
+        answer.end.name(),
+    )
+}

@@ -1,0 +1,134 @@
+//! `lamella verify`: is every byte what it should be?
+
+use crate::args::ModelArgs;
+use crate::failure::Failure;
+use crate::model::{self, Place};
+use crate::progress::{self, Progress, Unit};
+use crate::terminal::{self, Terminal};
+use lamella_container::{Store, decode, verify};
+use lamella_program::{Encoding, OperandId};
+use lamella_text::TOKENIZER_FILE;
+use serde_json::json;
+
+/// What was found.
+struct Found {
+    identity: Option<String>,
+    records: usize,
+    bytes: u64,
+    damage: Vec<String>,
+}
+
+pub(crate) fn run(args: &ModelArgs, terminal: &Terminal) -> anyhow::Result<()> {
+    let place = Place::of(&args.model)?;
+    let store = model::store(&place)?;
+    let mut progress = Progress::new(terminal, "verifying", Unit::Bytes);
+    let found = if store.is_container() {
+        container(&place, &mut progress)
+    } else {
+        Ok(checkpoint(&store, &mut progress))
+    };
+    progress.finish();
+    let mut found = found?;
+    if store.read_text(TOKENIZER_FILE)?.is_some() {
+        found
+            .damage
+            .extend(model::bundle(&store).err().map(|e| format!("{e:#}")));
+    }
+    let sound = found.damage.is_empty();
+    if args.json {
+        terminal::print_json(&json!({
+            "sound": sound,
+            "identity": found.identity,
+            "records": found.records,
+            "bytes": found.bytes,
+            "damage": found.damage,
+        }))?;
+    } else {
+        let lines: String = found
+            .damage
+            .iter()
+            .map(|line| format!("{line}\n"))
+            .collect();
+        terminal::print(&lines)?;
+    }
+    let model = args.model.display();
+    if !sound {
+        return Err(Failure::model(format!(
+            "{model}: {} damaged",
+            found.damage.len()
+        )));
+    }
+    if !args.json {
+        let size = progress::bytes(found.bytes);
+        let what = match found.identity {
+            Some(identity) => format!("every digest fits; identity {identity}"),
+            None => "complete and finite (a checkpoint records no digests)".to_owned(),
+        };
+        terminal::print(&format!(
+            "{model}: sound: {size} in {} records, {what}\n",
+            found.records
+        ))?;
+    }
+    Ok(())
+}
+
+fn container(place: &Place, progress: &mut Progress) -> anyhow::Result<Found> {
+    let report = verify(place.path(), &mut |p| {
+        progress.update(p.bytes_done, p.bytes)
+    })?;
+    Ok(Found {
+        identity: Some(report.identity),
+        records: report.records,
+        bytes: report.bytes,
+        damage: report.damage.iter().map(ToString::to_string).collect(),
+    })
+}
+
+/// Reads every operand of a checkpoint: it must be there and finite.
+fn checkpoint(store: &Store, progress: &mut Progress) -> Found {
+    let mut found = Found {
+        identity: None,
+        records: 0,
+        bytes: 0,
+        damage: Vec::new(),
+    };
+    let total = store.summary().bytes;
+    for (number, operand) in store.program().operands.iter().enumerate() {
+        let id = OperandId(number as u32);
+        for &encoding in store.encodings(id) {
+            for item in 0..operand.items() {
+                match check_item(store, id, item, encoding) {
+                    Ok(bytes) => found.bytes += bytes,
+                    Err(error) => {
+                        found
+                            .damage
+                            .push(format!("{}, item {item}: {error:#}", operand.name));
+                    }
+                }
+                found.records += 1;
+                progress.update(found.bytes, total);
+            }
+        }
+    }
+    found
+}
+
+fn check_item(
+    store: &Store,
+    id: OperandId,
+    item: usize,
+    encoding: Encoding,
+) -> anyhow::Result<u64> {
+    let operand = store.program().operand(id);
+    let (rows, cols) = (operand.rows(), operand.cols());
+    let size = encoding.matrix_bytes(rows, cols);
+    let size = size.ok_or_else(|| anyhow::anyhow!("its size overflows"))?;
+    let mut bytes = vec![0; size];
+    store.read(id, item, encoding, &mut bytes)?;
+    let mut values = vec![0.0; rows * cols];
+    decode(encoding, rows, cols, &bytes, &mut values)?;
+    if let Some(index) = values.iter().position(|v| !v.is_finite()) {
+        anyhow::bail!("value {index} is {}", values[index]);
+    }
+    Ok(size as u64)
+}

@@ -1,0 +1,139 @@
+//! Files that appear whole or not at all.
+
+use anyhow::Context;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// A file being written beside its place. Dropped without [`finish`](NewFile::finish), it is gone.
+pub(crate) struct NewFile {
+    path: PathBuf,
+    out: Out,
+}
+
+enum Out {
+    /// A file that takes its place at the end.
+    Beside(BufWriter<NamedTempFile>),
+    /// A pipe or device, which cannot be replaced.
+    Direct(BufWriter<File>),
+}
+
+impl NewFile {
+    /// Begins a file that will stand at `path`.
+    ///
+    /// # Errors
+    /// If nothing can be written there.
+    pub(crate) fn create(path: &Path) -> anyhow::Result<NewFile> {
+        let special = path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir());
+        let named = || path.display().to_string();
+        let out = if special {
+            Out::Direct(BufWriter::new(File::create(path).with_context(named)?))
+        } else {
+            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+            let mut builder = tempfile::Builder::new();
+            builder.prefix(".lamella-");
+            // As a plain new file would be, and not for the owner alone.
+            #[cfg(unix)]
+            {
+                use std::os::unix::fs::PermissionsExt;
+                builder.permissions(std::fs::Permissions::from_mode(0o666));
+            }
+            let file = builder
+                .tempfile_in(dir.unwrap_or(Path::new(".")))
+                .with_context(named)?;
+            Out::Beside(BufWriter::new(file))
+        };
+        Ok(NewFile {
+            path: path.to_owned(),
+            out,
+        })
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        let written = match &mut self.out {
+            Out::Beside(out) => out.write_all(bytes),
+            Out::Direct(out) => out.write_all(bytes),
+        };
+        written.with_context(|| self.path.display().to_string())
+    }
+
+    /// Appends numbers as little-endian f32.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub(crate) fn write_f32(&mut self, values: &[f32]) -> anyhow::Result<()> {
+        values
+            .iter()
+            .try_for_each(|value| self.write(&value.to_le_bytes()))
+    }
+
+    /// Puts the file in its place, on the disk.
+    ///
+    /// # Errors
+    /// If that fails; the place is then as it was.
+    pub(crate) fn finish(self) -> anyhow::Result<()> {
+        let path = self.path;
+        let finished = match self.out {
+            Out::Direct(mut out) => out.flush(),
+            Out::Beside(out) => out
+                .into_inner()
+                .map_err(|e| e.into_error())
+                .and_then(|file| {
+                    file.as_file().sync_all()?;
+                    file.persist(&path).map(|_| ()).map_err(|e| e.error)
+                }),
+        };
+        finished.with_context(|| path.display().to_string())
+    }
+}
+
+/// Writes a whole file at once.
+///
+/// # Errors
+/// If it cannot be written.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let mut file = NewFile::create(path)?;
+    file.write(bytes)?;
+    file.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_abandoned_file_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.f32");
+        let mut file = NewFile::create(&path).unwrap();
+        file.write_f32(&[1.0, -2.0]).unwrap();
+        drop(file);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_finished_file_replaces_the_old_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.f32");
+        std::fs::write(&path, "old").unwrap();
+        let mut file = NewFile::create(&path).unwrap();
+        file.write_f32(&[1.0]).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        file.finish().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), 1.0f32.to_le_bytes());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_error_names_the_file() {
+        let error = NewFile::create(Path::new("/nonexistent/dir/x.f32"))
+            .err()
+            .unwrap();
+        assert!(format!("{error:#}").starts_with("/nonexistent/dir/x.f32: "));
+    }
+}
