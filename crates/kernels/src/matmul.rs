@@ -356,28 +356,20 @@ pub(crate) unsafe fn matmul<M: Machine>(job: &Job<'_>) {
     }
 }
 
-/// Groups of each row block that are prepared at once for a matrix unit: with as many groups of
-/// a tile's input rows they fit a first-level cache.
-const PREPARED_GROUPS: usize = 16;
+/// Groups of a row block that are prepared at once for a matrix unit. Long runs keep its pipeline
+/// full; the inputs stream from the second-level cache meanwhile.
+const PREPARED_GROUPS: usize = 64;
 
-/// Bytes of the groups of a row block as a matrix unit wants them.
-const PREPARED_BYTES: usize = PREPARED_GROUPS * TILE_ROWS * GROUP;
-
-/// Prepared groups of some row blocks.
+/// The prepared groups of a row block.
 #[repr(C, align(64))]
-struct Prepared([MaybeUninit<u8>; MAX_BLOCKS * PREPARED_BYTES]);
+struct Prepared([MaybeUninit<u8>; PREPARED_GROUPS * TILE_ROWS * GROUP]);
 
 impl Job<'_> {
     /// Row blocks that pass over `tokens` input rows together.
     #[inline(always)]
     fn blocks_at_once(&self, tokens: usize) -> usize {
-        match self.tiles.unit {
-            Some(_) => MAX_BLOCKS,
-            None => {
-                let shapes = self.tiles.shapes;
-                shape_of(shapes, tokens_of(shapes, tokens), MAX_BLOCKS).blocks
-            }
-        }
+        let shapes = self.tiles.shapes;
+        shape_of(shapes, tokens_of(shapes, tokens), MAX_BLOCKS).blocks
     }
 
     /// The tiles that make up `tokens` input rows and `blocks` row blocks: calls `f` with the
@@ -474,10 +466,7 @@ impl Job<'_> {
                     let codes = tile.plane_bytes + tile.start * code_bytes;
                     let codes = data.as_ptr().add(block * stride + codes);
                     let groups = tile.end - tile.start;
-                    for b in 0..blocks {
-                        let out = prepared.add(b * PREPARED_BYTES);
-                        (unit.prepare[which])(codes.add(b * stride), groups, out);
-                    }
+                    (unit.prepare[which])(codes, groups, prepared);
                     tile.cold = false;
                 }
                 self.each_tile(rows.len(), blocks, |shape, t, b, at| {
@@ -485,7 +474,6 @@ impl Job<'_> {
                         self.aim(&mut tile, rows.start + t, shape.tokens);
                     }
                     tile.weights = data.as_ptr().add((block + b) * stride);
-                    tile.prepared = prepared.add(b * PREPARED_BYTES);
                     tile.acc = acc.add(at);
                     (shape.run)(&tile);
                     tile.cold &= b + shape.blocks < blocks;
