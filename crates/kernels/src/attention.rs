@@ -118,9 +118,9 @@ pub(crate) struct Head<'a> {
 }
 
 impl Kernels {
-    /// Attention of some queries over kv head `head`. Queries are taken sixteen at a time; put those
-    /// that see nearly the same positions next to each other. A query that sees nothing gets
-    /// zeros.
+    /// Attention of some queries over kv head `head`. Queries are taken sixteen at a time; put
+    /// those that see nearly the same positions next to each other. A query that sees nothing
+    /// gets zeros.
     ///
     /// `scratch` has [`KvShape::attend_scratch`] elements.
     ///

@@ -301,7 +301,7 @@ impl Job<'_> {
 /// Input rows of a matrix unit's tile; it needs at least one whole tile.
 const FEWEST_FOR_UNIT: usize = 16;
 
-/// Input rows whose accumulators are held at once.
+/// Most input rows whose accumulators are held at once.
 const TOKENS_AT_ONCE: usize = 128;
 
 /// The accumulators of `TOKENS_AT_ONCE` input rows and `MAX_BLOCKS` row blocks, on the stack.
@@ -316,8 +316,8 @@ impl Accumulators {
     }
 }
 
-/// Columns (groups, for compiled encodings) of `blocks` row blocks that together take about a
-/// third of a first-level cache; even, for pairs of bf16.
+/// Columns (groups, for compiled encodings) of `blocks` row blocks that together take
+/// less than half of a first-level cache; even, for pairs of bf16.
 #[inline(always)]
 fn part_of_k(encoding: Encoding, blocks: usize) -> usize {
     let unit = match encoding {
@@ -325,7 +325,7 @@ fn part_of_k(encoding: Encoding, blocks: usize) -> usize {
         Encoding::F16 | Encoding::Bf16 => TILE_ROWS * 2,
         _ => TILE_ROWS * 2 + encoding.tile_code_bytes().unwrap_or(TILE_ROWS * GROUP),
     };
-    ((14 << 10) / (unit * blocks)).max(2) & !1
+    ((20 << 10) / (unit * blocks)).max(2) & !1
 }
 
 /// # Safety
@@ -340,7 +340,7 @@ pub(crate) unsafe fn matmul<M: Machine>(job: &Job<'_>) {
         }
         let mut t = 0;
         while t < n {
-            let rows = t..n.min(t + TOKENS_AT_ONCE);
+            let rows = t..n.min(t + job.tokens_at_once());
             let lead = job.blocks_at_once(rows.len());
             let mut block = job.blocks.start;
             while block < job.blocks.end {
@@ -365,6 +365,17 @@ const PREPARED_GROUPS: usize = 64;
 struct Prepared([MaybeUninit<u8>; PREPARED_GROUPS * TILE_ROWS * GROUP]);
 
 impl Job<'_> {
+    /// Input rows that stay in the second-level cache while all blocks pass. A matrix unit shares
+    /// the cost of preparing weights among more of them.
+    #[inline(always)]
+    fn tokens_at_once(&self) -> usize {
+        if self.tiles.unit.is_some() {
+            TOKENS_AT_ONCE
+        } else {
+            TOKENS_AT_ONCE / 2
+        }
+    }
+
     /// Row blocks that pass over `tokens` input rows together.
     #[inline(always)]
     fn blocks_at_once(&self, tokens: usize) -> usize {

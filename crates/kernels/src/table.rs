@@ -89,7 +89,11 @@ macro_rules! compile {
         }
     };
     (@tiles $format:ty, [$(($tokens:literal, $blocks:literal)),*]) => {
-        [$(TileShape { tokens: $tokens, blocks: $blocks, run: tile::<$format, $tokens, $blocks> }),*]
+        [$(TileShape {
+            tokens: $tokens,
+            blocks: $blocks,
+            run: tile::<$format, $tokens, $blocks>,
+        }),*]
     };
     (@wrap $(#[$attribute:meta])* for $machine:ty: $(
         fn $name:ident = $module:ident :: $body:ident ($($arg:ident : $type:ty),*)

@@ -78,7 +78,8 @@ impl Kernels {
         unsafe { (self.table().softmax)(x) }
     }
 
-    /// `ln(sum(exp(x)))` with the sums of [`Kernels::softmax`]: the normaliser of log-probabilities.
+    /// `ln(sum(exp(x)))` with the sums of [`Kernels::softmax`]: what turns logits into
+    /// log-probabilities.
     #[must_use]
     pub fn log_sum_exp(&self, x: &[f32]) -> f64 {
         // SAFETY: `Kernels` vouches for the instruction set.
