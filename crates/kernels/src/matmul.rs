@@ -344,7 +344,13 @@ pub(crate) unsafe fn matmul<M: Machine>(job: &Job<'_>) {
             let lead = job.blocks_at_once(rows.len());
             let mut block = job.blocks.start;
             while block < job.blocks.end {
-                let blocks = lead.min(job.blocks.end - block);
+                let left = job.blocks.end - block;
+                // Two pairs are faster than a triple and a single one.
+                let blocks = if lead == 3 && left % 3 == 1 && left > 3 {
+                    2
+                } else {
+                    lead.min(left)
+                };
                 job.part::<M>(rows.clone(), block, blocks);
                 block += blocks;
             }
