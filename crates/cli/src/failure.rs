@@ -126,7 +126,19 @@ fn container_kind(error: &lamella_container::Error) -> Kind {
         Error::Io { cause, .. } => io_kind(cause),
         Error::NotFound(_) | Error::NotADirectory(_) => Kind::Failure,
         Error::NotStored { .. } | Error::Buffer { .. } => Kind::Failure,
+        Error::Convert(error) => convert_kind(error),
         _ => Kind::Model,
+    }
+}
+
+fn convert_kind(error: &lamella_container::ConvertError) -> Kind {
+    use lamella_container::ConvertError;
+    match error {
+        ConvertError::NoSpace { .. } | ConvertError::DiskFull(_) => Kind::Resources,
+        ConvertError::Cancelled(_) => Kind::Interrupted,
+        ConvertError::NoCanonical { .. } => Kind::Usage,
+        ConvertError::Unrecordable(_) => Kind::Model,
+        _ => Kind::Failure,
     }
 }
 

@@ -112,8 +112,7 @@ fn a_chat_at_the_terminal() {
     session.sees(">>> ");
     // Ctrl-C stops the answer and not the program. The terminal turns the key into the signal.
     session.types("Tell me a story about a fox named Lucy.\r");
-    session.sees("Lucy.\r\n");
-    session.sees(" ");
+    session.sees("Long ago");
     session.types("\x03");
     session.sees("interrupted]");
     session.sees(">>> ");

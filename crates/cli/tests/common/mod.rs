@@ -1,6 +1,10 @@
 //! Runs the built binary in a world of its own.
 
-#![allow(dead_code, reason = "each test file uses its own part of this")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "a module of every test file, each uses its part"
+)]
 
 use std::ffi::OsStr;
 use std::io::Write;
