@@ -91,8 +91,7 @@ impl Kernels {
         if let Epilogue::AddScaled(weights) = epilogue {
             assert_eq!(weights.len(), rows.len(), "one weight for each row");
         }
-        let second = None;
-        let first = matrix;
+        let (first, second) = (matrix, None);
         let job = Job {
             first,
             second,
@@ -371,8 +370,7 @@ const PREPARED_GROUPS: usize = 64;
 struct Prepared([MaybeUninit<u8>; PREPARED_GROUPS * TILE_ROWS * GROUP]);
 
 impl Job<'_> {
-    /// Input rows that stay in the second-level cache while all blocks pass. A matrix unit shares
-    /// the cost of preparing weights among more of them.
+    /// Input rows that stay in the second-level cache; more of them share prepared weights.
     #[inline(always)]
     fn tokens_at_once(&self) -> usize {
         if self.tiles.unit.is_some() {

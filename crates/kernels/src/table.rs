@@ -156,6 +156,9 @@ compile!(
 compile!(
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     mod avx512 for crate::avx512::Avx512,
-    floats [(8, 3), (8, 2), (8, 1), (4, 4), (4, 2), (4, 1), (2, 4), (2, 2), (2, 1), (1, 4), (1, 2), (1, 1)],
+    floats [
+        (8, 3), (8, 2), (8, 1), (4, 4), (4, 2), (4, 1),
+        (2, 4), (2, 2), (2, 1), (1, 4), (1, 2), (1, 1)
+    ],
     integers [(8, 1), (4, 1), (2, 1), (1, 1)]
 );
