@@ -318,6 +318,71 @@ proptest! {
     fn products_of_q4(seed: u64) { check_products(Encoding::Q4, seed); }
 }
 
+/// Sizes past every cut: of k for the cache, of input rows, of row blocks.
+#[test]
+fn products_larger_than_every_cut() {
+    let (rows, cols, tokens) = (70, 2300, 133);
+    for encoding in Encoding::ALL {
+        let random = &mut Random(41);
+        let x = random.floats(tokens * cols);
+        let packed = Packed::new(encoding, rows, cols, random);
+        let all = Rows::First(tokens);
+        let how = How::Product(Epilogue::Store);
+        let run = |kernels: &Kernels| {
+            let inputs = Inputs::new(kernels, &x, tokens, cols, cols);
+            let out = vec![0.0; tokens * (rows + 3)];
+            product(kernels, [&packed; 2], &inputs, all, all, how, out)
+        };
+        let want = run(&scalar());
+        for kernels in others() {
+            assert_bits(
+                &want,
+                &run(&kernels),
+                &format!("{encoding} {}", kernels.isa()),
+            );
+        }
+    }
+}
+
+/// Gathered rows are copies, and consecutive rows listed one by one are the same rows.
+#[test]
+fn gathered_rows_give_the_same_products() {
+    let random = &mut Random(43);
+    let (rows, cols, given) = (40, 200, 60);
+    let x = random.floats(given * cols);
+    let listed: Vec<u32> = (0..37).map(|_| random.below(given) as u32).collect();
+    for encoding in [Encoding::Q8, Encoding::Q4] {
+        let packed = Packed::new(encoding, rows, cols, random);
+        let how = How::Product(Epilogue::Store);
+        for kernels in others() {
+            let inputs = Inputs::new(&kernels, &x, given, cols, cols);
+            let run = |inputs: &Inputs, rows_in: Rows<'_>| {
+                let out_rows = Rows::First(rows_in.len());
+                let out = vec![0.0; 40 * (rows + 3)];
+                product(&kernels, [&packed; 2], inputs, rows_in, out_rows, how, out)
+            };
+            let mut gathered = Inputs::new(&kernels, &x, 0, cols, cols);
+            gathered.quantised.gather(&inputs.quantised, &listed);
+            let want = run(&inputs, Rows::At(&listed));
+            assert_bits(
+                &want,
+                &run(&gathered, Rows::First(listed.len())),
+                "gathered",
+            );
+            let shifted: Vec<u32> = (9..45).collect();
+            let reversed: Vec<u32> = (9..45).rev().collect();
+            let (up, down) = (
+                run(&inputs, Rows::At(&shifted)),
+                run(&inputs, Rows::At(&reversed)),
+            );
+            for t in 0..36 {
+                let row = |t: usize| t * (rows + 3)..t * (rows + 3) + rows;
+                assert_bits(&up[row(t)], &down[row(35 - t)], "consecutive");
+            }
+        }
+    }
+}
+
 /// The reference itself follows the recipe: against loops written from the documentation.
 #[test]
 fn scalar_products_follow_the_documented_recipe() {
