@@ -2,6 +2,8 @@
 //! tokenizer, continuations. One open per variant; what differs from run to run is only the
 //! encoding and the backend.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 mod common;
 
 use common::{read_json, repository};

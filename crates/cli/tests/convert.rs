@@ -1,5 +1,7 @@
 //! `lamella convert` and what can be done with its result.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 mod common;
 
 use common::{World, fixture};

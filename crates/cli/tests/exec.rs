@@ -1,5 +1,7 @@
 //! `lamella exec` against the golden checkpoints: logits, greedy tokens, layers, resuming.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 mod common;
 
 use common::{World, read_f32, read_json, repository};

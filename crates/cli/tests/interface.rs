@@ -1,5 +1,7 @@
 //! What scripts rely on: help, exit codes, configuration, one line of error.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 mod common;
 
 use common::{World, fixture};

@@ -1,5 +1,7 @@
 //! `lamella run`: answers, chat, interruption.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 mod common;
 
 use common::{Ran, World};

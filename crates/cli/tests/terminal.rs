@@ -1,5 +1,6 @@
 //! A chat at a real (pseudo-)terminal: editing, Ctrl-C, history.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 #![cfg(target_os = "linux")]
 
 mod common;

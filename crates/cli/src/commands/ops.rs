@@ -134,37 +134,44 @@ fn block(program: &Program, part: &impl Debug) -> String {
         rest = after;
     }
     out.push_str(rest);
-    compact(&out)
+    outline(&out)
 }
 
-/// Drops what only serves the debug format: the lines of `Some(` and their ends.
-fn compact(text: &str) -> String {
+/// Debug output as an outline: brackets, `Some(` and the repeated name of a tuple variant go, and
+/// so does what is absent.
+fn outline(debug: &str) -> String {
     let mut out = String::new();
+    // For each open bracket, whether it indents.
     let mut open: Vec<bool> = Vec::new();
-    for line in text.lines() {
-        let depth = open.iter().filter(|kept| **kept).count();
-        let word = line.trim();
-        if word.ends_with("Some(") {
-            out.push_str(&"  ".repeat(depth));
-            out.push_str(word.trim_end_matches("Some("));
-            open.push(false);
-            continue;
-        }
-        if matches!(word, ")," | ")" | "}," | "}" | "]," | "]") {
+    // A line that goes on in the next one: `name: ` before `Some(`.
+    let mut begun = String::new();
+    let mut last = String::new();
+    for line in debug.lines() {
+        let word = line.trim().trim_end_matches(',');
+        if matches!(word, ")" | "}" | "]") {
             open.pop();
             continue;
         }
-        let body = word
-            .trim_end_matches(',')
-            .trim_end_matches(['{', '(', '['])
-            .trim_end();
-        if out.ends_with('\n') || out.is_empty() {
-            out.push_str(&"  ".repeat(depth));
+        if let Some(name) = word.strip_suffix("Some(") {
+            begun.push_str(name);
+            open.push(false);
+            continue;
         }
-        out.push_str(body);
-        out.push('\n');
-        if word.ends_with(['{', '(', '[']) {
-            open.push(true);
+        let opens = word.ends_with(['{', '(', '[']);
+        let text = format!(
+            "{begun}{}",
+            word.trim_end_matches(['{', '(', '[']).trim_end()
+        );
+        begun.clear();
+        let repeated = opens && last.ends_with(&format!(": {text}"));
+        let absent = text.ends_with(": None") || text.ends_with(": []");
+        if !repeated && !absent {
+            let depth = open.iter().filter(|indents| **indents).count();
+            out.push_str(&format!("{}{text}\n", "  ".repeat(depth)));
+            last.clone_from(&text);
+        }
+        if opens {
+            open.push(!repeated);
         }
     }
     out
@@ -184,4 +191,45 @@ fn row(store: &Store, index: usize, operand: &Operand) -> Vec<String> {
         names.join(", "),
         progress::bytes(size),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_output_becomes_an_outline() {
+        #[derive(Debug)]
+        #[allow(dead_code, reason = "only printed")]
+        struct Norm {
+            eps: f32,
+            gone: Option<u8>,
+        }
+        #[derive(Debug)]
+        #[allow(dead_code, reason = "only printed")]
+        enum Body {
+            Dense(Norm),
+        }
+        #[derive(Debug)]
+        #[allow(dead_code, reason = "only printed")]
+        struct Block {
+            norm: Option<Norm>,
+            body: Body,
+            list: Vec<u8>,
+            width: Option<usize>,
+        }
+        let norm = || Norm {
+            eps: 0.5,
+            gone: None,
+        };
+        let block = Block {
+            norm: Some(norm()),
+            body: Body::Dense(norm()),
+            list: vec![7],
+            width: Some(3),
+        };
+        let expected = "Block\n  norm: Norm\n    eps: 0.5\n  body: Dense\n    Norm\n      eps: 0.5\n  \
+                        list:\n    7\n  width: 3\n";
+        assert_eq!(outline(&format!("{block:#?}")), expected);
+    }
 }

@@ -92,7 +92,7 @@ fn help_or_usage(error: clap::Error) -> anyhow::Result<Option<Parsed>> {
             Ok(None)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            let _ = write!(std::io::stderr().lock(), "{}\n", error.render());
+            let _ = writeln!(std::io::stderr().lock(), "{}", error.render());
             Err(Failure::usage("a command is needed"))
         }
         _ => Err(usage(&error)),
@@ -363,7 +363,13 @@ mod tests {
 
     #[test]
     fn bad_values_name_their_place() {
-        let cases: [(&str, &[(&str, &str)], &[&str]); 5] = [
+        /// File, environment, words of the message.
+        type Case = (
+            &'static str,
+            &'static [(&'static str, &'static str)],
+            &'static [&'static str],
+        );
+        let cases: [Case; 5] = [
             (
                 "temperature = \"hot\"",
                 &[],
