@@ -24,7 +24,8 @@ impl Place {
     /// # Errors
     /// If the demo model cannot be unpacked.
     pub(crate) fn of(typed: &Path) -> anyhow::Result<Place> {
-        if typed == Path::new(demo::NAME) {
+        // Compared as typed: `demo/` and `./demo` are directories.
+        if typed.as_os_str() == demo::NAME {
             return Ok(Place::Demo(demo::unpack()?));
         }
         Ok(Place::Directory(typed.to_owned()))
@@ -53,6 +54,25 @@ pub(crate) fn open(
     });
     progress.finish();
     Ok(opened?)
+}
+
+/// Opens the model and loads its text files meanwhile: neither waits for the other.
+///
+/// # Errors
+/// As [`open`] and [`bundle`].
+pub(crate) fn open_with_text(
+    place: &Place,
+    options: &Options,
+    terminal: &Terminal,
+) -> anyhow::Result<(Arc<Model>, Bundle)> {
+    std::thread::scope(|scope| {
+        let text = scope.spawn(|| bundle(&store(place)?));
+        let model = open(place, options, terminal)?;
+        let text = text
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok((model, text?))
+    })
 }
 
 /// The files of a model, without opening it for execution.

@@ -83,36 +83,35 @@ fn visible(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// Text in columns. The first column is left-aligned, numbers to the right.
+/// Text in columns. Columns of numbers, but for the first, are aligned to the right.
 pub(crate) fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
+    let cell = |row: &'_ [String], column: usize| row.get(column).cloned().unwrap_or_default();
     let width = |column: usize| {
-        let cells = rows
-            .iter()
-            .map(|row| row.get(column).map_or(0, |cell| cell.chars().count()));
+        let cells = rows.iter().map(|row| cell(row, column).chars().count());
         cells
             .chain([head[column].chars().count()])
             .max()
             .unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let line = |cells: &mut dyn Iterator<Item = &str>| {
-        let mut line = String::new();
-        for (column, (cell, &width)) in cells.zip(&widths).enumerate() {
-            let numeric = cell.starts_with(|c: char| c.is_ascii_digit());
-            match (column, numeric) {
-                (0, _) | (_, false) => line.push_str(&format!("{cell:<width$}  ")),
-                (_, true) => line.push_str(&format!("{cell:>width$}  ")),
+    let is_number = |text: &String| text.starts_with(|c: char| c.is_ascii_digit());
+    let right = |column: usize| column > 0 && rows.iter().any(|row| is_number(&cell(row, column)));
+    let shape: Vec<(usize, bool)> = (0..head.len()).map(|c| (width(c), right(c))).collect();
+    let line = |cells: &[String]| {
+        let cells = shape.iter().enumerate().map(|(column, &(width, right))| {
+            let text = cell(cells, column);
+            if right {
+                format!("{text:>width$}")
+            } else {
+                format!("{text:<width$}")
             }
-        }
-        line.truncate(line.trim_end().len());
-        line.push('\n');
-        line
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
-    let mut text = line(&mut head.iter().copied());
-    for row in rows {
-        text.push_str(&line(&mut row.iter().map(String::as_str)));
-    }
-    text
+    let head: Vec<String> = head.iter().map(ToString::to_string).collect();
+    std::iter::once(&head)
+        .chain(rows)
+        .map(|row| line(row))
+        .collect()
 }
 
 /// Per second; `None` where nothing was measured.
@@ -150,7 +149,7 @@ mod tests {
         ];
         assert_eq!(
             columns(&["name", "n"], &rows),
-            "name  n\na      5\nlong  12\n"
+            "name   n\na      5\nlong  12\n"
         );
     }
 

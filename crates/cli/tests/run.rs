@@ -26,7 +26,9 @@ fn one_question_one_answer() {
         world.run(["run", "demo", QUESTION, "--quiet"]).ok(),
         format!("{ANSWER}\n")
     );
-    world.run(["run", "./demo", QUESTION]).fails(3, &["demo"]);
+    for directory in ["./demo", "demo/"] {
+        world.run(["run", directory, QUESTION]).fails(3, &["demo"]);
+    }
     let piped = world.run_with_input(&["run", "demo", "-q"], &format!("{QUESTION}\n"));
     assert_eq!(
         (piped.ok(), piped.err.as_str()),

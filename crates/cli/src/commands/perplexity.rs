@@ -1,6 +1,7 @@
 //! `lamella perplexity`: how well a model predicts a text.
 
 use crate::args::PerplexityArgs;
+use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::model::{self, Place};
 use crate::progress::{Progress, Unit};
@@ -20,14 +21,10 @@ const ROWS: usize = 128;
 pub(crate) fn run(args: &PerplexityArgs, terminal: &Terminal) -> anyhow::Result<()> {
     let text = read(&args.file)?;
     let place = Place::of(&args.model)?;
-    let model = model::open(
-        &place,
-        &settings::options(&args.engine, args.threads.threads),
-        terminal,
-    )?;
-    let tokens = model::bundle(model.store())?
-        .tokenizer
-        .encode(&text, false)?;
+    let options = settings::options(&args.engine, args.threads.threads);
+    let (model, bundle) = model::open_with_text(&place, &options, terminal)?;
+    let tokens = bundle.tokenizer.encode(&text, false)?;
+    check_vocabulary(&tokens, model.vocabulary())?;
     let interrupt = Interrupt::install()?;
     let mut progress = Progress::new(terminal, "scoring", Unit::Steps);
     let start = Instant::now();
@@ -80,6 +77,16 @@ fn read(path: &Path) -> anyhow::Result<String> {
         return Ok(text);
     }
     std::fs::read_to_string(path).with_context(|| path.display().to_string())
+}
+
+/// A tokenizer that knows more tokens than the model would be another model's.
+fn check_vocabulary(tokens: &[u32], vocabulary: usize) -> anyhow::Result<()> {
+    match tokens.iter().find(|&&id| id as usize >= vocabulary) {
+        None => Ok(()),
+        Some(id) => Err(Failure::model(format!(
+            "tokenizer.json: token {id} is outside the vocabulary of {vocabulary}"
+        ))),
+    }
 }
 
 /// -ln p of each token of the window but the first.

@@ -17,12 +17,8 @@ use std::sync::Arc;
 pub(crate) fn run(args: &RunArgs, terminal: &Terminal) -> anyhow::Result<()> {
     let prompt = prompt(args)?;
     let place = Place::of(&args.model)?;
-    let model = model::open(
-        &place,
-        &settings::options(&args.engine, args.threads.threads),
-        terminal,
-    )?;
-    let bundle = model::bundle(model.store())?;
+    let options = settings::options(&args.engine, args.threads.threads);
+    let (model, bundle) = model::open_with_text(&place, &options, terminal)?;
     if !args.raw {
         bundle
             .template()

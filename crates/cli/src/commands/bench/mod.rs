@@ -5,7 +5,6 @@ mod weights;
 
 use crate::args::BenchArgs;
 use crate::failure::Failure;
-use crate::interrupt::Interrupt;
 use crate::model::{self, Place};
 use crate::progress::{self, Progress, Unit};
 use crate::settings;
@@ -55,14 +54,13 @@ pub(crate) fn run(args: &BenchArgs, terminal: &Terminal) -> anyhow::Result<()> {
         return Err(Failure::usage("nothing to measure: -p and -n are both 0"));
     }
     let place = Place::of(&args.model)?;
-    let interrupt = Interrupt::install()?;
     let threads = match args.threads.as_slice() {
         [] => vec![None],
         list => list.iter().map(|&n| Some(n)).collect(),
     };
     let mut bench = Bench {
         args,
-        cancel: interrupt.cancel(),
+        cancel: Cancel::new(),
         progress: Progress::new(terminal, "measuring", Unit::Steps),
         done: 0,
         total: (threads.len() * tests.len() * (args.repeat + 1)) as u64,
