@@ -132,7 +132,10 @@ impl Progress {
 fn bar(what: &'static str, unit: Unit, base: u64) -> ProgressBar {
     let template = match unit {
         Unit::Bytes => {
-            "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left"
+            concat!(
+                "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} ",
+                "{binary_bytes_per_sec}, {eta} left"
+            )
         }
         Unit::Steps => "{msg} {wide_bar} {pos}/{len} {per_sec}, {eta} left",
     };

@@ -147,8 +147,8 @@ fn a_chat_remembers_and_reads_nothing_twice() {
 fn commands_of_a_chat() {
     let world = World::new();
     let lines = "/help\nMy name is Tovika.\n/undo\nWhat is the capital \\\nof Kenya?\n/clear\n\
-                 /set max_tokens 2\n/set\n/nonsense\n/set top_k many\n\"\"\"\nWhat is the capital of \
-                 Peru?\n\"\"\"\n/system Answer briefly.\n/exit\nnever read\n";
+                 /set max_tokens 2\n/set\n/nonsense\n/set top_k many\n\"\"\"\nWhat is the capital \
+                 of Peru?\n\"\"\"\n/system Answer briefly.\n/exit\nnever read\n";
     let (answers, err) = chat(&world, &[], lines);
     assert_eq!(answers.len(), 3, "{answers:?}");
     assert_eq!(answers[2]["ids"].as_array().unwrap().len(), 2);

@@ -29,7 +29,7 @@ impl Buffer {
                 length,
             });
         }
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice aliases nothing.
+        // SAFETY: an anonymous private mapping where the system chooses aliases nothing.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),

@@ -427,7 +427,8 @@ fn check_memory(
     }
     Err(Error::Memory {
         sum: format!(
-            "weights {weights} + workspace {workspace} + first state page {page} = {need} bytes ({})",
+            "weights {weights} + workspace {workspace} + first state page {page} = {need} bytes \
+             ({})",
             human_bytes(need)
         ),
         limit: limit.bytes,

@@ -287,9 +287,9 @@ mod tests {
 
     #[test]
     fn numbers_must_survive_f32() {
-        let values = map(
-            json!({"tiny": 1e-60, "big": 1e60, "zero": 0.0, "minus": -1.0, "fine": 1e-5, "whole": 3}),
-        );
+        let values = map(json!({
+            "tiny": 1e-60, "big": 1e60, "zero": 0.0, "minus": -1.0, "fine": 1e-5, "whole": 3
+        }));
         let mut reader = ConfigReader::bare(&values, String::new());
         for key in ["tiny", "big", "zero", "minus"] {
             assert!(reader.positive(key).is_err(), "{key}");

@@ -48,11 +48,16 @@ pub enum LowerError {
 impl fmt::Display for LowerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LowerError::NotJson { line, column, message } => {
+            LowerError::NotJson {
+                line,
+                column,
+                message,
+            } => {
                 write!(f, "config.json, line {line}, column {column}: {message}")
             }
             LowerError::MissingModelType => f.write_str(
-                "config.json: model_type is missing or not a string, so the model family is unknown",
+                "config.json: model_type is missing or not a string, \
+                 so the model family is unknown",
             ),
             LowerError::UnknownModelType { found, known } => write!(
                 f,
@@ -61,9 +66,19 @@ impl fmt::Display for LowerError {
                 known.join(", ")
             ),
             LowerError::Defects(defects) => {
-                let plural = if defects.len() == 1 { "defect" } else { "defects" };
-                write!(f, "the checkpoint cannot be run as it is: {} {plural}", defects.len())?;
-                defects.iter().try_for_each(|defect| write!(f, "\n  {defect}"))
+                let plural = if defects.len() == 1 {
+                    "defect"
+                } else {
+                    "defects"
+                };
+                write!(
+                    f,
+                    "the checkpoint cannot be run as it is: {} {plural}",
+                    defects.len()
+                )?;
+                defects
+                    .iter()
+                    .try_for_each(|defect| write!(f, "\n  {defect}"))
             }
         }
     }

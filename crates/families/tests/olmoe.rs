@@ -333,7 +333,8 @@ fn a_tied_head_is_the_embedding() {
     assert_eq!(p.exit.head, p.entry.embedding);
     let untied = without(config, "tie_word_embeddings");
     assert!(matches!(&defects(&untied, &table)[..],
-        [Defect::MissingTensor { tensor, operand }] if tensor == "lm_head.weight" && operand == "head"));
+        [Defect::MissingTensor { tensor, operand }]
+            if tensor == "lm_head.weight" && operand == "head"));
 }
 
 #[test]
@@ -364,7 +365,8 @@ fn every_missing_tensor_is_exactly_its_defect() {
             let lost = damaged.remove(index);
             let found = defects(&config, &damaged);
             assert!(
-                matches!(&found[..], [Defect::MissingTensor { tensor, .. }] if *tensor == lost.name),
+                matches!(&found[..],
+                    [Defect::MissingTensor { tensor, .. }] if *tensor == lost.name),
                 "{}: {found:?}",
                 lost.name
             );

@@ -6,8 +6,8 @@
 //!
 //! # Layout of a compiled matrix `[rows, cols]`
 //!
-//! Rows are padded to a multiple of [`TILE_ROWS`], columns to a multiple of [`GROUP`]. The matrix is
-//! a sequence of row blocks; a row block is its *scale plane* followed by its *code plane*.
+//! Rows are padded to a multiple of [`TILE_ROWS`], columns to a multiple of [`GROUP`]. The matrix
+//! is a sequence of row blocks; a row block is its *scale plane* followed by its *code plane*.
 //!
 //! * Scale plane: for each group `g`, 16 little-endian f16, one per row `i` of the block; padded
 //!   with zeros to [`PLANE_ALIGN`].

@@ -228,8 +228,19 @@ mod tests {
             list: vec![7],
             width: Some(3),
         };
-        let expected = "Block\n  norm: Norm\n    eps: 0.5\n  body: Dense\n    Norm\n      eps: 0.5\n  \
-                        list:\n    7\n  width: 3\n";
+        let expected = [
+            "Block",
+            "  norm: Norm",
+            "    eps: 0.5",
+            "  body: Dense",
+            "    Norm",
+            "      eps: 0.5",
+            "  list:",
+            "    7",
+            "  width: 3",
+            "",
+        ]
+        .join("\n");
         assert_eq!(outline(&format!("{block:#?}")), expected);
     }
 }

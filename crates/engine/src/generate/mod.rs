@@ -140,7 +140,8 @@ pub enum RequestError {
     EmptyPrompt,
     /// The prompt does not fit.
     #[error(
-        "the prompt has {prompt} tokens and {position} were read before; the context holds {context}"
+        "the prompt has {prompt} tokens and {position} were read before; \
+         the context holds {context}"
     )]
     PromptTooLong {
         /// Tokens of the prompt.
@@ -162,7 +163,10 @@ pub enum RequestError {
     #[error(transparent)]
     Sampling(#[from] SamplingError),
     /// More alternatives than are ever reported.
-    #[error("{0} alternatives a token were asked for; at most {max} can be", max = Logprobs::MAX_TOP)]
+    #[error(
+        "{0} alternatives a token were asked for; at most {max} can be",
+        max = Logprobs::MAX_TOP
+    )]
     TooManyLogprobs(usize),
 }
 

@@ -40,14 +40,14 @@ pub enum LogitsError {
 /// 4. frequency and presence penalty: `logit -= frequency * n + presence` for a token that stands
 ///    `n > 0` times in the answer so far (the prompt does not count);
 /// 5. logit bias is added;
-/// 6. temperature 0: the largest is chosen, the lowest id among equals. Otherwise logits are divided
-///    by the temperature, and
+/// 6. temperature 0: the largest is chosen, the lowest id among equals. Otherwise logits are
+///    divided by the temperature, and
 /// 7. top-k keeps the `k` largest, ties by id;
 /// 8. top-p (Holtzman et al. 2020) keeps the shortest run of the most probable ones whose share of
 ///    what top-k left is at least `p`, the first one always;
 /// 9. min-p (Nguyen et al. 2024) keeps those at least `min_p` times as probable as the best;
-/// 10. one is drawn in proportion to its probability, with one random number per token, whatever the
-///     filters left.
+/// 10. one is drawn in proportion to its probability, with one random number per token, whatever
+///     the filters left.
 ///
 /// All of it is done in f64 with a portable `exp` and in an order that ids and logits fix alone, so
 /// a seed gives the same tokens on every platform.
@@ -68,8 +68,8 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler for logits over `vocabulary` tokens. `seed` is the request's, `choice` the index of
-    /// the answer where several are made from one request: each has a stream of its own.
+    /// A sampler for logits over `vocabulary` tokens. `seed` is the request's, `choice` the index
+    /// of the answer where several are made from one request: each has a stream of its own.
     ///
     /// # Errors
     /// [`SamplingError`] for a setting out of range.

@@ -1,3 +1,5 @@
+//! Tests of the sampler, on crafted distributions.
+
 use super::*;
 
 fn sampler(sampling: Sampling, vocabulary: usize) -> Sampler {

@@ -1,3 +1,5 @@
+//! Tests of the driver, on scripted sessions.
+
 use super::*;
 
 /// A session that plays logits from a script, and remembers what it was asked.

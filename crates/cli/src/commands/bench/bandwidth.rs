@@ -9,30 +9,37 @@ const BYTES_A_THREAD: usize = 192 << 20;
 const PASSES: usize = 5;
 
 /// Bytes per second that `threads` threads read together, each its own memory; the best of a few
-/// passes.
+/// passes. A pass takes as long as its slowest thread, by the threads' own clocks.
 pub(super) fn measure(threads: usize) -> f64 {
-    let barrier = Barrier::new(threads + 1);
-    let mut best = f64::INFINITY;
-    std::thread::scope(|scope| {
-        for index in 0..threads {
-            let barrier = &barrier;
-            scope.spawn(move || {
-                let memory = vec![index as u64 + 1; BYTES_A_THREAD / 8];
-                for _ in 0..PASSES {
-                    barrier.wait();
-                    black_box(sum(black_box(&memory)));
-                    barrier.wait();
-                }
-            });
-        }
-        for _ in 0..PASSES {
-            barrier.wait();
-            let start = Instant::now();
-            barrier.wait();
-            best = best.min(start.elapsed().as_secs_f64());
-        }
+    let barrier = Barrier::new(threads);
+    let passes = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|index| {
+                let barrier = &barrier;
+                scope.spawn(move || read_passes(index, barrier))
+            })
+            .collect();
+        let times = workers.into_iter().filter_map(|worker| worker.join().ok());
+        times.fold([0.0; PASSES], |mut slowest: [f64; PASSES], times| {
+            for (slowest, time) in slowest.iter_mut().zip(times) {
+                *slowest = slowest.max(time);
+            }
+            slowest
+        })
     });
+    let best = passes.into_iter().fold(f64::INFINITY, f64::min);
     (threads * BYTES_A_THREAD) as f64 / best
+}
+
+/// Seconds of each pass of one thread over its own memory.
+fn read_passes(index: usize, barrier: &Barrier) -> [f64; PASSES] {
+    let memory = vec![index as u64 + 1; BYTES_A_THREAD / 8];
+    std::array::from_fn(|_| {
+        barrier.wait();
+        let start = Instant::now();
+        black_box(sum(black_box(&memory)));
+        start.elapsed().as_secs_f64()
+    })
 }
 
 /// Reads everything. Independent accumulators, so that loads are the limit and not additions.

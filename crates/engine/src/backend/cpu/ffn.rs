@@ -5,9 +5,21 @@ use super::work::{Routes, Work};
 use super::{Core, rows};
 use crate::cancel::Cancel;
 use crate::error::Error;
-use lamella_kernels::{Epilogue, Input, Rows, SharedRows};
+use lamella_kernels::{Epilogue, Input, QuantisedRows, Rows, SharedRows};
 use lamella_program::block::{GatedUnit, Routed, Router, WeightRule};
 use std::ops::Range;
+
+/// Rows of a piece from which the inputs of experts are gathered.
+const GATHER_ROWS: usize = 32;
+
+/// The products of all chosen experts with the rows that chose them.
+struct Products<'a> {
+    routes: &'a Routes,
+    input: Input<'a>,
+    /// Whether the input has a row for each (expert, row) pair, in their order.
+    gathered: bool,
+    target: &'a SharedRows<'a>,
+}
 
 impl Core {
     /// `stream += down(silu(gate x) * up x)`.
@@ -63,6 +75,7 @@ impl Core {
         let Work {
             normed,
             quantised,
+            quantised_gathered,
             inner,
             quantised_inner,
             routes,
@@ -73,11 +86,31 @@ impl Core {
         let gate = self.weights[routed.unit.gate.index()].matrix(0);
         let normed = &normed[..count * width];
         self.quantise_for(&[gate.encoding], normed, width, quantised);
-        let input = rows::input(gate.encoding, normed, width, quantised);
+        // Many rows of an expert run fastest when they lie together.
+        let gathered = gate.encoding.is_compiled() && count >= GATHER_ROWS;
+        if gathered {
+            self.gather(
+                routes.taken(count * routed.top_k),
+                quantised,
+                quantised_gathered,
+            );
+        }
+        let source = if gathered {
+            &*quantised_gathered
+        } else {
+            &*quantised
+        };
+        let input = rows::input(gate.encoding, normed, width, source);
         let inner_width = routed.unit.width;
         let inner = &mut inner[..count * routed.top_k * inner_width];
         let target = SharedRows::new(inner, inner_width, inner_width);
-        self.expert_inner(routed, routes, input, &target, cancel);
+        let products = Products {
+            routes,
+            input,
+            gathered,
+            target: &target,
+        };
+        self.expert_inner(routed, &products, cancel);
         cancel.check()?;
         let down = self.weights[routed.unit.down.index()].matrix(0);
         self.quantise_for(&[down.encoding], inner, inner_width, quantised_inner);
@@ -88,22 +121,32 @@ impl Core {
         cancel.check()
     }
 
+    /// Copies the quantised rows of every (expert, row) pair, expert by expert.
+    fn gather(&self, rows: &[u32], from: &QuantisedRows, out: &mut QuantisedRows) {
+        let width = from.cols();
+        out.reset(rows.len(), width);
+        let writer = out.writer();
+        self.over_rows(rows.len(), width, &|entry| {
+            // SAFETY: each entry is one task's.
+            unsafe { writer.copy_row(entry, from, rows[entry] as usize) };
+        });
+    }
+
     /// Inner values of every (expert, row) pair.
-    fn expert_inner(
-        &self,
-        routed: &Routed,
-        routes: &Routes,
-        input: Input<'_>,
-        target: &SharedRows<'_>,
-        cancel: &Cancel,
-    ) {
+    fn expert_inner(&self, routed: &Routed, products: &Products<'_>, cancel: &Cancel) {
+        let Products {
+            routes,
+            input,
+            gathered,
+            target,
+        } = *products;
         let (gate, up) = (
             &self.weights[routed.unit.gate.index()],
             &self.weights[routed.unit.up.index()],
         );
         let blocks = gate.matrix(0).blocks();
         let chunk = self
-            .block_chunk(blocks * routes.active.len(), target.rows())
+            .block_chunk(blocks * routes.active.len(), target.rows() / routed.top_k)
             .min(blocks);
         let chunks = blocks.div_ceil(chunk);
         self.pool.run(chunks * routes.active.len(), &|task, _| {
@@ -114,7 +157,12 @@ impl Core {
             let entries = routes.entries(expert);
             let first = task % chunks * chunk;
             let range = first..blocks.min(first + chunk);
-            let rows = Rows::At(&routes.rows[entries.clone()]);
+            let rows = if gathered {
+                &routes.identity
+            } else {
+                &routes.rows
+            };
+            let rows = Rows::At(&rows[entries.clone()]);
             let target = target.from_row(entries.start);
             let (gate, up) = (gate.matrix(expert), up.matrix(expert));
             // SAFETY: each task writes the columns of its own blocks in its expert's rows.
@@ -223,6 +271,11 @@ impl Routes {
     /// Entries of `expert` in `rows` and `weights`.
     fn entries(&self, expert: usize) -> Range<usize> {
         self.offsets[expert] as usize..self.offsets[expert + 1] as usize
+    }
+
+    /// Rows of the first `entries` entries, expert by expert.
+    fn taken(&self, entries: usize) -> &[u32] {
+        &self.rows[..entries]
     }
 
     /// Counting sort of the chosen (row, expert) pairs by expert; rows stay in order.

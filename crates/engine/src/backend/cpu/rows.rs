@@ -10,8 +10,16 @@ use std::ops::Range;
 /// Row-wise work below this many elements is done by the caller alone: a fork costs more.
 const ALONE: usize = 16 * 1024;
 
-/// Tasks a product is cut into for each thread, so that a late thread does not hold up the others.
+/// Tasks a product of many rows is cut into for each thread, so that a late thread does not hold up
+/// the others.
 const TASKS_PER_THREAD: usize = 16;
+
+/// The same for few rows: reading weights is the limit then, and long runs of memory are read
+/// faster than short ones.
+const TASKS_PER_THREAD_FEW: usize = 4;
+
+/// Rows up to which a product counts as one of few rows.
+const FEW_ROWS: usize = 32;
 
 /// The input a matrix of `encoding` takes.
 pub(super) fn input<'a>(
@@ -124,8 +132,13 @@ impl Core {
     }
 
     /// Row blocks a task takes: even shares, whole register tiles where there are many.
-    pub(super) fn block_chunk(&self, blocks: usize, _rows: usize) -> usize {
-        let share = blocks / (self.pool.threads() * TASKS_PER_THREAD);
+    pub(super) fn block_chunk(&self, blocks: usize, rows: usize) -> usize {
+        let tasks = if rows <= FEW_ROWS {
+            TASKS_PER_THREAD_FEW
+        } else {
+            TASKS_PER_THREAD
+        };
+        let share = blocks / (self.pool.threads() * tasks);
         if share >= 4 {
             share / 4 * 4
         } else {

@@ -91,6 +91,8 @@ pub(super) struct Work {
     pub(super) inner: Vec<f32>,
     /// Quantised block inputs.
     pub(super) quantised: QuantisedRows,
+    /// Quantised block inputs of every (expert, row) pair.
+    pub(super) quantised_gathered: QuantisedRows,
     /// Quantised inner values.
     pub(super) quantised_inner: QuantisedRows,
     pub(super) routes: Routes,
@@ -121,6 +123,7 @@ impl Work {
             heads: vec![0.0; rows * w.query],
             inner: vec![0.0; rows * w.inner()],
             quantised: QuantisedRows::with_capacity(rows, w.widest_input()),
+            quantised_gathered: QuantisedRows::with_capacity(rows * w.top_k, w.hidden),
             quantised_inner: QuantisedRows::with_capacity(
                 inner_rows,
                 w.inner().div_ceil(w.top_k.max(1)),
@@ -172,6 +175,7 @@ pub(crate) fn workspace_bytes(
     // Chosen experts (8 bytes), their rows, weights and identities.
     let routes = w.top_k * (8 + 4 + 4 + 4);
     let quantised = QuantisedRows::bytes(1, w.widest_input()).unwrap_or(0)
+        + QuantisedRows::bytes(1, w.hidden).unwrap_or(0) * w.top_k
         + QuantisedRows::bytes(1, w.inner().div_ceil(w.top_k.max(1))).unwrap_or(0) * w.top_k.max(1);
     let per_row = (floats * 4 + routes + quantised) as u64;
     let scratch = (threads * KvShape::attend_scratch(context) * 4) as u64;

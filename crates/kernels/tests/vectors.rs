@@ -1,0 +1,200 @@
+//! Operations on single vectors: the bits of the scalar kernels everywhere, and their accuracy.
+
+#![allow(clippy::unwrap_used, reason = "a failed set-up should stop at once")]
+
+mod common;
+
+use common::{Random, assert_bits, others, scalar};
+use lamella_kernels::{
+    Kernels, NormWeight, RopeTable, any_non_finite, exp, rope_frequencies, silu,
+};
+use lamella_program::block::RopePairing;
+
+fn special_values() -> Vec<f32> {
+    let mut x = vec![
+        0.0,
+        -0.0,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        -f32::NAN,
+        f32::MIN_POSITIVE,
+        -f32::MIN_POSITIVE,
+        1e-45,
+        -1e-45,
+        f32::MAX,
+        f32::MIN,
+        1.0,
+        -1.0,
+        88.72,
+        88.73,
+        89.5,
+        -87.3,
+        -87.4,
+        -103.9,
+        -104.0,
+        -110.0,
+        1e-8,
+        -1e-8,
+        0.346_573_6,
+        0.346_573_62,
+    ];
+    let random = &mut Random(5);
+    x.extend((0..4000).map(|_| random.float() * 30.0));
+    x.extend((0..4000).map(|_| f32::from_bits(random.bits() as u32)));
+    x
+}
+
+#[test]
+fn vector_operations_give_scalar_bits() {
+    for n in [1, 2, 15, 16, 17, 31, 33, 100, 257] {
+        let random = &mut Random(n as u64);
+        let (x, y, w) = (random.floats(n), random.floats(n), random.floats(n));
+        let run = |kernels: &Kernels| {
+            let mut all = Vec::new();
+            for weight in [
+                NormWeight::None,
+                NormWeight::Plain(&w),
+                NormWeight::UnitOffset(&w),
+            ] {
+                let mut out = vec![0.0; n];
+                kernels.rms_norm(&x, weight, 1e-5, &mut out);
+                let mut place = x.clone();
+                kernels.rms_norm_in_place(&mut place, weight, 1e-5);
+                assert_bits(&out, &place, "in place");
+                all.extend(out);
+            }
+            let mut each = |f: &dyn Fn(&mut [f32])| {
+                let mut out = y.clone();
+                f(&mut out);
+                all.extend(out);
+            };
+            each(&|y| kernels.softmax(y));
+            each(&|y| kernels.add(y, &x));
+            each(&|y| kernels.add_scaled(y, 0.3, &x));
+            each(&|y| kernels.scale(y, 0.3));
+            each(&|y| kernels.mul(y, &x));
+            each(&|y| kernels.clamp(y, -0.5, 0.4));
+            each(&|y| kernels.silu_mul(y, &x));
+            each(&|y| y[0] = kernels.log_sum_exp(&x) as f32);
+            all
+        };
+        let want = run(&scalar());
+        others()
+            .iter()
+            .for_each(|k| assert_bits(&want, &run(k), &format!("{} n {n}", k.isa())));
+    }
+}
+
+#[test]
+fn elementary_functions_are_accurate_and_the_same_everywhere() {
+    let x = special_values();
+    let want_exp: Vec<f32> = x.iter().map(|x| exp(*x)).collect();
+    let want_silu: Vec<f32> = x.iter().map(|x| silu(*x)).collect();
+    for kernels in others().into_iter().chain([scalar()]) {
+        let mut y = x.clone();
+        kernels.exp(&mut y);
+        assert_bits(&want_exp, &y, "exp");
+        let mut y = x.clone();
+        kernels.silu(&mut y);
+        assert_bits(&want_silu, &y, "silu");
+        let mut y = x.clone();
+        kernels.clamp(&mut y, -1.0, 1.0);
+        assert!(y.iter().zip(&x).all(|(y, x)| y.is_nan() == x.is_nan()));
+    }
+    let ulp = |x: f64| 2f64.powi((x.abs().log2().floor() as i32).max(-126) - 23);
+    for (x, e) in x.iter().zip(&want_exp) {
+        let exact = f64::from(*x).exp();
+        if x.is_nan() {
+            assert!(e.is_nan());
+        } else if exact > f64::from(f32::MAX) * 1.000_000_1 {
+            assert_eq!(*e, f32::INFINITY);
+        } else if exact < 1e-50 {
+            assert_eq!(*e, 0.0);
+        } else if exact < f64::from(f32::MAX) * 0.999_999 {
+            assert!(
+                (f64::from(*e) - exact).abs() <= 1.1 * ulp(exact),
+                "exp({x}) = {e}"
+            );
+        }
+    }
+    for (x, s) in x.iter().zip(&want_silu).filter(|(x, _)| x.abs() < 80.0) {
+        let exact = f64::from(*x) / (1.0 + f64::from(-*x).exp());
+        assert!(
+            (f64::from(*s) - exact).abs() <= 3.0 * ulp(exact),
+            "silu({x}) = {s}"
+        );
+    }
+    assert_eq!(
+        (exp(0.0), exp(f32::NEG_INFINITY), silu(0.0)),
+        (1.0, 0.0, 0.0)
+    );
+}
+
+#[test]
+fn softmax_propagates_what_is_not_finite() {
+    for kernels in others().into_iter().chain([scalar()]) {
+        for bad in [f32::NAN, f32::INFINITY] {
+            for n in [3, 20, 40] {
+                let mut x = vec![0.5; n];
+                x[n / 2] = bad;
+                kernels.softmax(&mut x);
+                assert!(x[n / 2].is_nan(), "{bad} of {n}");
+            }
+        }
+        let mut x = [1.0, f32::NEG_INFINITY, 1.0];
+        kernels.softmax(&mut x);
+        assert_eq!(x, [0.5, 0.0, 0.5]);
+    }
+}
+
+#[test]
+fn rotation_gives_scalar_bits_and_the_documented_angles() {
+    for pairs in [1, 3, 8, 16, 21, 64] {
+        let frequencies = rope_frequencies(10_000.0, 2 * pairs);
+        let table = RopeTable::new(&frequencies, 70);
+        let (cos, sin) = table.at(69);
+        for (j, frequency) in frequencies.iter().enumerate() {
+            let angle = 69.0 * 10_000f64.powf(-(j as f64) / pairs as f64);
+            assert!((frequency * 69.0 - angle).abs() < 1e-12 * angle);
+            assert!((f64::from(cos[j]) - angle.cos()).abs() < 1e-7);
+            assert!((f64::from(sin[j]) - angle.sin()).abs() < 1e-7);
+        }
+        let x = Random(pairs as u64).floats(2 * pairs);
+        for pairing in [RopePairing::Half, RopePairing::Adjacent] {
+            let mut want = x.clone();
+            scalar().rotate(&mut want, cos, sin, pairing);
+            let (i, j) = if pairing == RopePairing::Half {
+                (0, pairs)
+            } else {
+                (0, 1)
+            };
+            let turned = f64::from(x[i]) * f64::from(cos[0]) - f64::from(x[j]) * f64::from(sin[0]);
+            assert!((f64::from(want[i]) - turned).abs() < 1e-6);
+            for kernels in others() {
+                let mut got = x.clone();
+                kernels.rotate(&mut got, cos, sin, pairing);
+                assert_bits(&want, &got, "rotate");
+            }
+        }
+    }
+}
+
+#[test]
+fn argmax_takes_the_lowest_of_equals_and_never_nan() {
+    for kernels in others().into_iter().chain([scalar()]) {
+        for n in [1, 16, 37] {
+            let mut x = vec![-1.0; n];
+            assert_eq!(kernels.argmax(&x), 0);
+            x[n - 1] = 2.0;
+            x[n / 2] = 2.0;
+            assert_eq!(kernels.argmax(&x), n / 2);
+            x[0] = f32::NAN;
+            assert_eq!(kernels.argmax(&x), n / 2 * usize::from(n > 1));
+        }
+        assert_eq!(kernels.argmax(&[f32::NAN, f32::NEG_INFINITY]), 1);
+        assert_eq!(kernels.argmax(&[]), 0);
+    }
+    assert!(any_non_finite(&[1.0, f32::NAN]) && any_non_finite(&[f32::INFINITY]));
+    assert!(!any_non_finite(&[f32::MAX, 0.0, -1e-45]));
+}
