@@ -69,10 +69,15 @@ pub(crate) fn run(args: &BenchArgs, terminal: &Terminal) -> anyhow::Result<()> {
     for threads in threads {
         let options = settings::options(&args.engine, threads);
         let model = model::open(&place, &options, terminal)?;
-        let bandwidth = (!args.no_bandwidth).then(|| Bandwidth {
-            threads: model.report().threads,
-            bytes_per_second: bandwidth::measure(model.report().threads),
-        });
+        let bandwidth = if args.no_bandwidth {
+            None
+        } else {
+            let threads = model.report().threads;
+            Some(Bandwidth {
+                threads,
+                bytes_per_second: bandwidth::measure(threads)?,
+            })
+        };
         bandwidths.extend(bandwidth);
         for &test in &tests {
             lines.push(bench.measure(&model, test, bandwidth)?);
