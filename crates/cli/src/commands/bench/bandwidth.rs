@@ -38,24 +38,23 @@ pub(super) fn measure(threads: usize) -> Result<f64, Error> {
 /// Seconds that reading all buffers takes, a thread each: those of the slowest thread, by the
 /// threads' own clocks (a clock of its own thread would wait for a processor).
 fn pass(buffers: &[Buffer], streams: usize) -> f64 {
-    let barrier = Barrier::new(buffers.len());
+    let barrier = &Barrier::new(buffers.len());
     std::thread::scope(|scope| {
-        let read = |buffer: &Buffer| {
-            barrier.wait();
-            let start = Instant::now();
-            black_box(sum(black_box(buffer), streams));
-            start.elapsed().as_secs_f64()
-        };
-        let read = &read;
-        let workers: Vec<_> = buffers
-            .iter()
-            .map(|buffer| scope.spawn(move || read(buffer)))
-            .collect();
-        workers
+        let start = |buffer| scope.spawn(move || timed(buffer, streams, barrier));
+        let readers: Vec<_> = buffers.iter().map(start).collect();
+        readers
             .into_iter()
-            .filter_map(|worker| worker.join().ok())
+            .filter_map(|reader| reader.join().ok())
             .fold(0.0, f64::max)
     })
+}
+
+/// Seconds that one thread reads, once all have begun.
+fn timed(buffer: &Buffer, streams: usize, barrier: &Barrier) -> f64 {
+    barrier.wait();
+    let start = Instant::now();
+    black_box(sum(black_box(buffer), streams));
+    start.elapsed().as_secs_f64()
 }
 
 /// Reads everything with the widest loads that this code may use.
