@@ -5,8 +5,6 @@ use crate::progress::{Progress, Unit};
 use crate::terminal::Terminal;
 use lamella_container::Store;
 use lamella_engine::{Model, Options};
-use lamella_families::LowerError;
-use lamella_program::{Defect, Program, TensorInfo};
 use lamella_text::Bundle;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -80,30 +78,7 @@ pub(crate) fn open_with_text(
 /// # Errors
 /// If they are damaged or do not form a program.
 pub(crate) fn store(place: &Place) -> anyhow::Result<Store> {
-    Ok(Store::open(place.path(), &lower)?)
-}
-
-/// Lowering as the store wants it: faults before the family is known are defects too.
-pub(crate) fn lower(config: &str, tensors: &[TensorInfo]) -> Result<Program, Vec<Defect>> {
-    lamella_families::lower(config, tensors).map_err(|error| {
-        let key = match &error {
-            LowerError::Defects(defects) => return defects.clone(),
-            LowerError::NotJson { line, column, .. } => format!("line {line}, column {column}"),
-            _ => "model_type".to_owned(),
-        };
-        let message = match error {
-            LowerError::NotJson { message, .. } => message,
-            LowerError::MissingModelType => "missing, so the model family is unknown".to_owned(),
-            LowerError::UnknownModelType { found, known } => {
-                format!(
-                    "{found:?} is not a family this Lamella knows ({})",
-                    known.join(", ")
-                )
-            }
-            other => other.to_string(),
-        };
-        vec![Defect::ConfigValue { key, message }]
-    })
+    Ok(Store::open(place.path(), &lamella_engine::lower)?)
 }
 
 /// The model's tokenizer, template and generation settings.

@@ -18,7 +18,7 @@ mod weights;
 
 pub use cancel::Cancel;
 pub use error::Error;
-pub use model::{Model, ModelSession, Report};
+pub use model::{Model, ModelSession, Report, lower};
 pub use options::{BackendKind, Options, SourcePolicy};
 pub use state::Session;
 pub use step::{Logits, Observer, Span};

@@ -331,9 +331,12 @@ impl crate::generate::LogitsSession for ModelSession {
     }
 }
 
-/// Lowering as the store wants it: faults before the family is known become defects of the
+/// Lowering as [`Store::open`] wants it: faults before the family is known become defects of the
 /// configuration.
-fn lower(config: &str, tensors: &[TensorInfo]) -> Result<Program, Vec<Defect>> {
+///
+/// # Errors
+/// Every defect of the checkpoint.
+pub fn lower(config: &str, tensors: &[TensorInfo]) -> Result<Program, Vec<Defect>> {
     lamella_families::lower(config, tensors).map_err(|error| {
         let (key, message) = match error {
             LowerError::Defects(defects) => return defects,

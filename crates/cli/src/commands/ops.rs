@@ -3,7 +3,7 @@
 use super::role_name;
 use crate::args::ModelArgs;
 use crate::failure::Failure;
-use crate::model::{self, Place};
+use crate::model::Place;
 use crate::progress;
 use crate::terminal;
 use lamella_container::{Error, Store};
@@ -13,7 +13,7 @@ use std::fmt::Debug;
 
 pub(crate) fn run(args: &ModelArgs) -> anyhow::Result<()> {
     let place = Place::of(&args.model)?;
-    let opened = lamella_container::Store::open(place.path(), &model::lower);
+    let opened = lamella_container::Store::open(place.path(), &lamella_engine::lower);
     match opened {
         Ok(store) if args.json => terminal::print_json_pretty(&json!({
             "program": store.program(),

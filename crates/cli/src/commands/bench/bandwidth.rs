@@ -57,25 +57,8 @@ fn timed(buffer: &Buffer, streams: usize, barrier: &Barrier) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Reads everything with the widest loads that this code may use.
+/// Reads everything. Independent accumulators, so that loads are the limit and not additions.
 fn sum(memory: &[u8], streams: usize) -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2.
-        return unsafe { sum_avx2(memory, streams) };
-    }
-    sum_plain(memory, streams)
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn sum_avx2(memory: &[u8], streams: usize) -> u64 {
-    sum_plain(memory, streams)
-}
-
-/// Independent accumulators, so that loads are the limit and not additions.
-#[inline(always)]
-fn sum_plain(memory: &[u8], streams: usize) -> u64 {
     let blocks = memory.as_chunks::<BLOCK>().0;
     let part = blocks.len() / streams;
     let mut sums = [0u64; BLOCK / 8];
