@@ -151,7 +151,7 @@ fn bar(what: &'static str, unit: Unit, base: u64) -> ProgressBar {
 
 /// `bytes` with a binary unit.
 pub(crate) fn bytes(bytes: u64) -> String {
-    lamella_engine::memory::human_bytes(bytes)
+    lamella_container::human_bytes(bytes)
 }
 
 #[cfg(test)]

@@ -29,7 +29,9 @@ mod verify;
 pub use checkpoint::Checkpoint;
 pub use codec::{CodecError, decode, encode, quantise};
 pub use container::parse_program;
-pub use convert::{ConvertError, ConvertOptions, ConvertReport, Keep, Progress, convert};
+pub use convert::{
+    ConvertError, ConvertOptions, ConvertReport, Keep, Progress, convert, human_bytes,
+};
 pub use disk::MAX_TEXT_BYTES;
 pub use error::Error;
 pub use expert::{ExpertBank, ExpertLayout, expert_banks, expert_layout};

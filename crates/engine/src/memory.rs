@@ -155,23 +155,6 @@ fn cgroup_available() -> Option<u64> {
     Some(limit.saturating_sub(used.saturating_sub(cache)))
 }
 
-/// `bytes` with a binary unit, for messages.
-#[must_use]
-pub fn human_bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 {
-        format!("{bytes} B")
-    } else {
-        format!("{value:.2} {}", UNITS[unit])
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,6 +185,5 @@ mod tests {
             meminfo_field("MemAvailable:   12 kB\n", "MemAvailable:"),
             Some(12 * 1024)
         );
-        assert_eq!(human_bytes(1536 << 20), "1.50 GiB");
     }
 }

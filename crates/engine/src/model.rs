@@ -3,12 +3,12 @@
 use crate::backend::{Backend, cpu, reference};
 use crate::cancel::Cancel;
 use crate::error::Error;
-use crate::memory::{MemoryLimit, human_bytes};
+use crate::memory::MemoryLimit;
 use crate::options::{BackendKind, Options};
 use crate::state::Session;
 use crate::step::{self, Logits, Observer, Span, StepContext, StepScratch};
 use crate::weights::{self, Choice, OpenProgress};
-use lamella_container::Store;
+use lamella_container::{Store, human_bytes};
 use lamella_families::LowerError;
 use lamella_kernels::Isa;
 use lamella_program::{Defect, Encoding, Program, TensorInfo, state};

@@ -448,7 +448,7 @@ fn report_done(out: &Path, plan: &Plan) -> Result<ConvertReport, Error> {
     })
 }
 
-/// `1.5 GiB`.
+/// `bytes` with a binary unit, for messages: `1.50 GiB`.
 #[must_use]
 pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -461,6 +461,17 @@ pub fn human_bytes(bytes: u64) -> String {
     if unit == 0 {
         format!("{bytes} B")
     } else {
-        format!("{value:.1} {}", UNITS[unit])
+        format!("{value:.2} {}", UNITS[unit])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::human_bytes;
+
+    #[test]
+    fn bytes_are_shown_with_a_binary_unit() {
+        assert_eq!(human_bytes(1023), "1023 B");
+        assert_eq!(human_bytes(1536 << 20), "1.50 GiB");
     }
 }
