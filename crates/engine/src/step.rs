@@ -67,7 +67,20 @@ pub(crate) struct StepContext<'a, 'o> {
 pub(crate) struct StepScratch {
     segments: Vec<Segment>,
     tokens: Vec<u32>,
+    wanted: Vec<Wanted>,
+    rows: Vec<u32>,
+    logits: Vec<f32>,
 }
+
+/// A row of a piece whose logits a span wants.
+#[derive(Clone, Copy)]
+struct Wanted {
+    span: usize,
+    row: u32,
+}
+
+/// Rows whose logits are computed together when they belong to several spans.
+pub(crate) const LOGITS_TOGETHER: usize = 32;
 
 /// Runs the step: all of it or, on failure or cancellation, nothing of it.
 pub(crate) fn run(
@@ -156,7 +169,7 @@ fn run_pieces(
 
 fn run_piece(
     backend: &mut dyn Backend,
-    scratch: &StepScratch,
+    scratch: &mut StepScratch,
     spans: &mut [Span<'_>],
     context: &mut StepContext<'_, '_>,
 ) -> Result<(), Error> {
@@ -188,22 +201,68 @@ fn run_piece(
         }
     }
     context.cancel.check()?;
-    for s in &scratch.segments {
-        let span = &mut spans[s.span];
+    write_logits(backend, scratch, spans)
+}
+
+/// Gives every span the logits it wants of this piece. The head is read once for many rows, not
+/// once a span.
+fn write_logits(
+    backend: &mut dyn Backend,
+    scratch: &mut StepScratch,
+    spans: &mut [Span<'_>],
+) -> Result<(), Error> {
+    let StepScratch {
+        segments,
+        wanted,
+        rows,
+        logits,
+        ..
+    } = scratch;
+    wanted.clear();
+    for s in segments {
+        let span = &spans[s.span];
         let last = s.position + s.rows == span.session.position() + span.tokens.len();
-        let rows = match span.logits {
+        let range = match span.logits {
             Logits::None => continue,
             Logits::Last if !last => continue,
             Logits::Last => s.row + s.rows - 1..s.row + s.rows,
             Logits::All => s.row..s.row + s.rows,
         };
-        let before = span.out.len();
-        backend.logits(rows, span.out);
-        if any_non_finite(&span.out[before..]) {
-            return Err(Error::NonFinite {
-                place: "in the logits".to_owned(),
-            });
+        wanted.extend(range.map(|row| Wanted {
+            span: s.span,
+            row: row as u32,
+        }));
+    }
+    let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else {
+        return Ok(());
+    };
+    if first.span == last.span {
+        rows.clear();
+        rows.extend(wanted.iter().map(|w| w.row));
+        let out = &mut *spans[first.span].out;
+        let before = out.len();
+        backend.logits(rows, out);
+        return check_logits(&out[before..]);
+    }
+    for part in wanted.chunks(LOGITS_TOGETHER) {
+        rows.clear();
+        rows.extend(part.iter().map(|w| w.row));
+        logits.clear();
+        backend.logits(rows, logits);
+        check_logits(logits)?;
+        let each = logits.len() / part.len();
+        for (w, row) in part.iter().zip(logits.chunks_exact(each)) {
+            spans[w.span].out.extend_from_slice(row);
         }
+    }
+    Ok(())
+}
+
+fn check_logits(logits: &[f32]) -> Result<(), Error> {
+    if any_non_finite(logits) {
+        return Err(Error::NonFinite {
+            place: "in the logits".to_owned(),
+        });
     }
     Ok(())
 }

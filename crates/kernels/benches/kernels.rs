@@ -28,25 +28,6 @@ fn time(mut f: impl FnMut()) -> f64 {
     samples[samples.len() / 2]
 }
 
-/// Touches every cache line of `data`: the bandwidth to compare with.
-fn read_all(data: &[u64], pool: &Pool) -> u64 {
-    let tasks = 64;
-    let part = data.len() / tasks;
-    let total = Mutex::new(0u64);
-    pool.run(tasks, &|task, _| {
-        let mut sums = [0u64; 4];
-        for lines in data[task * part..][..part].chunks_exact(32) {
-            for (sum, line) in sums.iter_mut().zip(lines.chunks_exact(8)) {
-                *sum = sum.wrapping_add(line[0]);
-            }
-        }
-        let sum = sums.iter().fold(0u64, |a, b| a.wrapping_add(*b));
-        let mut total = total.lock().unwrap();
-        *total = total.wrapping_add(sum);
-    });
-    total.into_inner().unwrap()
-}
-
 /// Zeroed memory in huge pages where the system has them.
 fn huge(bytes: usize) -> Vec<u8> {
     let memory = vec![0u8; bytes];
@@ -63,6 +44,9 @@ fn huge(bytes: usize) -> Vec<u8> {
     }
     memory
 }
+
+/// MiB of weights, more than any cache holds.
+const BIG: usize = 1024;
 
 struct Bench {
     filter: String,
@@ -101,10 +85,11 @@ impl Bench {
     }
 
     fn bandwidth(&self, data: &[u8]) -> f64 {
-        // SAFETY: any bytes are u64s.
-        let (_, words, _) = unsafe { data.align_to::<u64>() };
+        let part = data.len() / 64;
         let seconds = time(|| {
-            std::hint::black_box(read_all(words, &self.pool));
+            self.pool.run(64, &|task, _| {
+                std::hint::black_box(self.kernels.read(&data[task * part..][..part], 1));
+            });
         });
         data.len() as f64 / seconds / 1e9
     }
@@ -127,7 +112,7 @@ impl Bench {
     fn matmul(&self, encoding: Encoding, big: &[u8]) {
         let (rows, cols) = (2048, 2048);
         let bytes = packed_bytes(encoding, rows, cols).unwrap();
-        let copies = (256 << 20) / bytes;
+        let copies = big.len() / bytes;
         for tokens in [1, 2, 3, 4, 8, 16, 32, 128, 512] {
             let name = format!("{encoding} x{tokens}");
             if !self.wants(&name) {
@@ -169,6 +154,67 @@ impl Bench {
             };
             println!("{name:10} {gbs:8.1} GB/s {gops:8.1} GOPS  (read loop {read:.1} GB/s)");
         }
+    }
+
+    /// The two products of many experts, as the engine cuts them, for `tokens` rows of each.
+    fn experts(&self, encoding: Encoding, tokens: usize, big: &[u8]) {
+        let name = format!("experts {encoding} x{tokens}");
+        if !self.wants(&name) {
+            return;
+        }
+        let (hidden, width) = (2048, 1024);
+        let bytes = packed_bytes(encoding, width, hidden).unwrap();
+        let experts = big.len() / bytes / 3;
+        let matrix = |index: usize, rows: usize, cols: usize| Matrix {
+            encoding,
+            rows,
+            cols,
+            data: &big[index * bytes..][..bytes],
+        };
+        let x: Vec<f32> = (0..tokens * hidden)
+            .map(|i| (i % 31) as f32 - 15.0)
+            .collect();
+        let mut wide = QuantisedRows::default();
+        wide.quantise(&self.kernels, &x, tokens, hidden, hidden);
+        let mut narrow = QuantisedRows::default();
+        narrow.quantise(&self.kernels, &x, tokens, width, width);
+        let (wide, narrow) = (Input::Quantised(&wide), Input::Quantised(&narrow));
+        let rows = Rows::First(tokens);
+        let mut inner = vec![0.0; experts * tokens * width];
+        let inner = SharedRows::new(&mut inner, width, width);
+        let gated = time(|| {
+            self.pool.run(experts, &|e, _| {
+                let (gate, up) = (matrix(e, width, hidden), matrix(experts + e, width, hidden));
+                let out = inner.from_row(e * tokens);
+                // SAFETY: each task writes rows of its own.
+                unsafe {
+                    self.kernels
+                        .gated(&gate, &up, 0..gate.blocks(), wide, rows, &out)
+                };
+            });
+        });
+        let mut out = vec![0.0; tokens * hidden];
+        let out = SharedRows::new(&mut out, hidden, hidden);
+        let weights = vec![0.5; tokens];
+        let down = time(|| {
+            self.pool.run(8, &|task, _| {
+                for e in 0..experts {
+                    let down = matrix(2 * experts + e, hidden, width);
+                    let (blocks, add) = (task * 16..task * 16 + 16, Epilogue::AddScaled(&weights));
+                    // SAFETY: each task writes the columns of its own blocks.
+                    unsafe {
+                        self.kernels
+                            .matmul(&down, blocks, narrow, rows, &out, rows, add)
+                    };
+                }
+            });
+        });
+        let rate = |count: usize, seconds: f64| (count * bytes) as f64 / seconds / 1e9;
+        println!(
+            "{name}: gate and up {:.1} GB/s, down {:.1} GB/s",
+            rate(2 * experts, gated),
+            rate(experts, down)
+        );
     }
 
     /// One block from the first-level cache, one thread: the rate of the inner loop.
@@ -333,9 +379,9 @@ fn main() {
     println!("{isa}, {threads} threads");
     bench.pool();
     bench.small();
-    let mut big = huge((256 << 20) + 64);
+    let mut big = huge((BIG << 20) + 64);
     let skip = big.as_ptr().align_offset(64);
-    let big = &mut big[skip..][..256 << 20];
+    let big = &mut big[skip..][..BIG << 20];
     big.iter_mut()
         .enumerate()
         .for_each(|(i, byte)| *byte = (i % 29) as u8 + 32);
@@ -343,6 +389,11 @@ fn main() {
     for encoding in Encoding::ALL {
         bench.hot(encoding, big);
         bench.matmul(encoding, big);
+        for tokens in [1, 2, 3, 4, 8] {
+            if encoding.is_compiled() {
+                bench.experts(encoding, tokens, big);
+            }
+        }
     }
     for (positions, queries) in [(64, 1), (512, 1), (4096, 1), (512, 512)] {
         bench.attention(positions, queries);

@@ -27,25 +27,26 @@ pub(crate) static UNIT: MatrixUnit = MatrixUnit {
     end,
 };
 
-static TILES_8: [TileShape; 5] = tiles(0);
-static TILES_4: [TileShape; 5] = tiles(1);
+/// Ordinary tiles, for the rows that are left.
+const ORDINARY: [&[TileShape]; 2] = crate::table::avx512::INTEGERS;
 
-/// Tiles of 16 input rows, and ordinary ones for the rows that are left.
-const fn tiles(which: usize) -> [TileShape; 5] {
-    let &[a, b, c, d] = crate::table::avx512::INTEGERS[which] else {
-        panic!("four shapes")
+static TILES_8: [TileShape; 1 + ORDINARY[0].len()] = tiles(ORDINARY[0]);
+static TILES_4: [TileShape; 1 + ORDINARY[1].len()] = tiles(ORDINARY[1]);
+
+/// A tile of 16 input rows, then the `ordinary` ones.
+const fn tiles<const N: usize>(ordinary: &[TileShape]) -> [TileShape; N] {
+    let wide = TileShape {
+        tokens: ROWS,
+        blocks: 1,
+        run: tile,
     };
-    [
-        TileShape {
-            tokens: ROWS,
-            blocks: 1,
-            run: tile,
-        },
-        a,
-        b,
-        c,
-        d,
-    ]
+    let mut tiles = [wide; N];
+    let mut i = 1;
+    while i < N {
+        tiles[i] = ordinary[i - 1];
+        i += 1;
+    }
+    tiles
 }
 
 /// Whether the processor has the unit and the kernel lets this process use it.

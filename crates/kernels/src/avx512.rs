@@ -148,9 +148,11 @@ pub(crate) unsafe fn q4_codes(p: *const u8) -> [__m512i; 8] {
     }
 }
 
-/// Bytes ahead of the codes in use that are asked for: about the latency of memory at the rate a
-/// core can stream.
-const AHEAD: usize = 3072;
+/// Bytes ahead of the codes in use that are asked for into the second-level cache: more than the
+/// latency of memory at the rate a core can stream.
+const FAR: usize = 4096;
+/// The same for the first-level cache, from the second.
+const NEAR: usize = 1024;
 
 macro_rules! integer_tile {
     ($name:ident, $codes:ident, $code_bytes:literal, $offset:ident) => {
@@ -191,12 +193,16 @@ macro_rules! integer_tile {
     };
 }
 
-/// Asks for `LINES` cache lines [`AHEAD`] of `at`.
+/// Asks for `LINES` cache lines [`FAR`] and [`NEAR`] ahead of `at`.
 #[inline(always)]
 pub(crate) unsafe fn prefetch<const LINES: usize>(at: *const u8) {
     unroll!(I < LINES, {
+        let line = at.wrapping_add(64 * I);
         // SAFETY: a prefetch accesses nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD + 64 * I).cast()) };
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(FAR).cast());
+            _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(NEAR).cast());
+        }
     });
 }
 

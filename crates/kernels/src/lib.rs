@@ -39,7 +39,7 @@ pub use pool::Pool;
 pub use quantise::{QuantisedRows, QuantisedWriter};
 pub use rope::{RopeTable, angles, rope_frequencies};
 pub use rows::{Rows, SharedRows};
-pub use vector::{NormWeight, any_non_finite};
+pub use vector::{NormWeight, READ_BLOCK, any_non_finite};
 
 /// Version of the numeric recipe: two builds with the same one give the same bits.
 pub const RECIPE: u32 = 1;

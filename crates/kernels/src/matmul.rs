@@ -209,7 +209,7 @@ impl Kernels {
             .iter()
             .position(|e| *e == encoding);
         if let (Some(unit), Some(which)) = (table.unit, which)
-            && rows.len() >= FEWEST_FOR_UNIT
+            && rows.len() >= PAYS_WITH_UNIT
             && rows.are_consecutive()
         {
             return Tiles {
@@ -252,7 +252,7 @@ impl Job<'_> {
     #[inline(always)]
     fn aim(&self, tile: &mut Tile, t: usize, tokens: usize) {
         // Tiles of a matrix unit take their rows' distance from the first two.
-        let pointers = if tokens >= FEWEST_FOR_UNIT { 2 } else { tokens };
+        let pointers = if tokens >= ROWS_OF_UNIT { 2 } else { tokens };
         for (i, x) in tile.x.iter_mut().enumerate().take(pointers) {
             let row = self.rows.get(t + i);
             *x = match self.input {
@@ -297,8 +297,11 @@ impl Job<'_> {
     }
 }
 
-/// Input rows of a matrix unit's tile; it needs at least one whole tile.
-const FEWEST_FOR_UNIT: usize = 16;
+/// Input rows of a matrix unit's tile.
+const ROWS_OF_UNIT: usize = 16;
+
+/// Input rows from which preparing the weights for a matrix unit pays.
+const PAYS_WITH_UNIT: usize = 32;
 
 /// Most input rows whose accumulators are held at once.
 const TOKENS_AT_ONCE: usize = 128;

@@ -29,8 +29,12 @@ impl Rows<'_> {
     }
 
     /// The `t`th row.
+    ///
+    /// # Panics
+    /// If a listed row's place is out of range.
     #[inline(always)]
-    pub(crate) fn get(&self, t: usize) -> usize {
+    #[must_use]
+    pub fn get(&self, t: usize) -> usize {
         match self {
             Rows::First(_) => t,
             Rows::At(rows) => rows[t] as usize,

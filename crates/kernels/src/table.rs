@@ -17,6 +17,7 @@ pub(crate) struct Table {
     pub softmax: unsafe fn(&mut [f32]),
     pub max_and_sum: unsafe fn(&[f32]) -> (f32, f32),
     pub max_value: unsafe fn(&[f32]) -> f32,
+    pub read: unsafe fn(&[u8], usize) -> f32,
     pub map: unsafe fn(Map, &mut [f32], Option<&[f32]>),
     pub rotate_half: unsafe fn(&mut [f32], &[f32], &[f32]),
     pub rotate_adjacent: unsafe fn(&mut [f32], &[f32], &[f32]),
@@ -43,6 +44,7 @@ macro_rules! compile {
                 fn softmax = vector::softmax(x: &mut [f32]);
                 fn max_and_sum = vector::max_and_sum(x: &[f32]) -> (f32, f32);
                 fn max_value = vector::max_value(x: &[f32]) -> f32;
+                fn read = vector::read(memory: &[u8], streams: usize) -> f32;
                 fn map = vector::map(map: Map, y: &mut [f32], x: Option<&[f32]>);
                 fn rotate_half = rope::rotate_half(x: &mut [f32], cos: &[f32], sin: &[f32]);
                 fn rotate_adjacent =
@@ -81,6 +83,7 @@ macro_rules! compile {
                 softmax,
                 max_and_sum,
                 max_value,
+                read,
                 map,
                 rotate_half,
                 rotate_adjacent,
@@ -160,5 +163,5 @@ compile!(
         (8, 3), (8, 2), (8, 1), (4, 4), (4, 2), (4, 1),
         (2, 4), (2, 2), (2, 1), (1, 4), (1, 2), (1, 1)
     ],
-    integers [(8, 1), (4, 1), (2, 1), (1, 1)]
+    integers [(8, 1), (7, 1), (6, 1), (5, 1), (4, 1), (3, 1), (2, 1), (1, 1)]
 );

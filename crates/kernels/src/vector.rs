@@ -37,6 +37,9 @@ pub(crate) enum Map {
     Silu,
 }
 
+/// Bytes [`Kernels::read`] reads at one place before the next.
+pub const READ_BLOCK: usize = 256;
+
 impl Kernels {
     /// `out = x / sqrt(mean(x^2) + eps) * weight` (Zhang and Sennrich 2019).
     ///
@@ -130,6 +133,17 @@ impl Kernels {
         self.map(Map::Silu, y, None);
     }
 
+    /// Reads all whole blocks of [`READ_BLOCK`] bytes with the widest loads, `streams` places in
+    /// turn, for measuring how fast memory is. The largest value read as f32.
+    ///
+    /// # Panics
+    /// If `streams` is 0.
+    #[must_use]
+    pub fn read(&self, memory: &[u8], streams: usize) -> f32 {
+        // SAFETY: `Kernels` vouches for the instruction set.
+        unsafe { (self.table().read)(memory, streams) }
+    }
+
     fn map(&self, map: Map, y: &mut [f32], x: Option<&[f32]>) {
         if let Some(x) = x {
             assert_eq!(x.len(), y.len(), "elementwise operands");
@@ -208,6 +222,29 @@ pub(crate) unsafe fn max_value<M: Machine>(x: &[f32]) -> f32 {
             most = v.max(most);
         }
         most.max_lane()
+    }
+}
+
+/// # Safety
+/// The instruction set of `M`.
+#[inline(always)]
+pub(crate) unsafe fn read<M: Machine>(memory: &[u8], streams: usize) -> f32 {
+    const PARTS: usize = READ_BLOCK / (4 * LANES);
+    let blocks = memory.len() / READ_BLOCK / streams;
+    // SAFETY: every access is within the slice.
+    unsafe {
+        let mut most = [M::L::splat(f32::NEG_INFINITY); PARTS];
+        for block in 0..blocks {
+            for stream in 0..streams {
+                let at = memory.as_ptr().add((stream * blocks + block) * READ_BLOCK);
+                for (part, most) in most.iter_mut().enumerate() {
+                    let values = M::L::load(at.add(4 * LANES * part).cast());
+                    *most = values.max(*most);
+                }
+            }
+        }
+        let all = most.into_iter().reduce(|a, b| a.max(b));
+        all.map_or(f32::NEG_INFINITY, |all| all.max_lane())
     }
 }
 

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Random, assert_bits, others, scalar};
 use lamella_kernels::{
-    Kernels, NormWeight, RopeTable, any_non_finite, exp, rope_frequencies, silu,
+    Kernels, NormWeight, READ_BLOCK, RopeTable, any_non_finite, exp, rope_frequencies, silu,
 };
 use lamella_program::block::RopePairing;
 
@@ -43,6 +43,24 @@ fn special_values() -> Vec<f32> {
     x.extend((0..4000).map(|_| random.float() * 30.0));
     x.extend((0..4000).map(|_| f32::from_bits(random.bits() as u32)));
     x
+}
+
+#[test]
+fn reading_reads_every_value_of_whole_blocks() {
+    let values = READ_BLOCK / 4;
+    for kernels in others().into_iter().chain([scalar()]) {
+        for streams in [1, 2, 3] {
+            for at in 0..3 * streams * values {
+                let mut memory = vec![0; (3 * streams * values + 5) * 4];
+                memory[4 * at..4 * at + 4].copy_from_slice(&1.5f32.to_le_bytes());
+                assert_eq!(
+                    kernels.read(&memory, streams),
+                    1.5,
+                    "{streams} streams, {at}"
+                );
+            }
+        }
+    }
 }
 
 #[test]

@@ -48,5 +48,5 @@ pub(crate) trait Backend: Send {
     fn hidden(&self) -> &[f32];
 
     /// Appends the logits of the given rows of the piece to `out`, `[rows.len(), logits]`.
-    fn logits(&mut self, rows: std::ops::Range<usize>, out: &mut Vec<f32>);
+    fn logits(&mut self, rows: &[u32], out: &mut Vec<f32>);
 }

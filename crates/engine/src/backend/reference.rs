@@ -17,7 +17,6 @@ use lamella_program::block::{
     RopePairing, RopePlace, Routed, WeightRule,
 };
 use lamella_program::{OperandId, Program};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// All operands as f32, row-major, and the stream.
@@ -283,10 +282,11 @@ impl Backend for Reference {
         &self.hidden
     }
 
-    fn logits(&mut self, rows: Range<usize>, out: &mut Vec<f32>) {
+    fn logits(&mut self, rows: &[u32], out: &mut Vec<f32>) {
         let exit = &self.program.exit;
         let width = self.program.dims.hidden;
-        for row in rows {
+        for &row in rows {
+            let row = row as usize;
             let mut x = self.hidden[row * width..(row + 1) * width].to_vec();
             if let Some(norm) = &exit.norm {
                 x = self.norm(norm, &x);

@@ -9,7 +9,9 @@ use crate::model::{self, Place};
 use crate::progress::{self, Progress, Unit};
 use crate::settings;
 use crate::terminal::{self, Terminal};
+use anyhow::Context;
 use lamella_engine::{Cancel, Logits, Model, Session, Span};
+use lamella_kernels::{Isa, Kernels};
 use serde::Serialize;
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -72,10 +74,12 @@ pub(crate) fn run(args: &BenchArgs, terminal: &Terminal) -> anyhow::Result<()> {
         let bandwidth = if args.no_bandwidth {
             None
         } else {
-            let threads = model.report().threads;
+            let report = model.report();
+            let isa = report.isa.unwrap_or_else(Isa::detect);
+            let kernels = Kernels::new(isa).context("the processor has lost an instruction set")?;
             Some(Bandwidth {
-                threads,
-                bytes_per_second: bandwidth::measure(threads)?,
+                threads: report.threads,
+                bytes_per_second: bandwidth::measure(kernels, report.threads)?,
             })
         };
         bandwidths.extend(bandwidth);

@@ -30,14 +30,16 @@ impl KvPages for LayerPages<'_> {
     }
 }
 
-/// Pages that tasks write, each task its own.
-struct SharedPages {
+/// Where tasks write the keys and values of one segment, each task its own pages.
+pub(super) struct SharedPages {
     keys: *mut Page,
     values: *mut Page,
 }
 
-// SAFETY: only `store_rows` uses the pointers, from tasks that each own one page index.
+// SAFETY: only `store_rows` uses the pointers, from tasks that each own one page of one session.
 unsafe impl Sync for SharedPages {}
+// SAFETY: as above; between steps there are none.
+unsafe impl Send for SharedPages {}
 
 impl Core {
     /// `stream += output(attention(normed))`, extending the sessions' keys and values.
@@ -57,17 +59,7 @@ impl Core {
             key_dim: a.head_dim,
             value_dim: a.head_dim,
         };
-        for segment in segments {
-            let state = &mut spans[segment.span].session.layers[layer];
-            let [keys, values] = &mut state.rows[..] else {
-                unreachable!("attention declares keys and values");
-            };
-            let pages = SharedPages {
-                keys: keys.pages_mut().as_mut_ptr(),
-                values: values.pages_mut().as_mut_ptr(),
-            };
-            self.store_rows(&shape, segment, &pages, work);
-        }
+        self.store_rows(&shape, layer, segments, spans, work);
         for segment in segments {
             let state = &spans[segment.span].session.layers[layer];
             let pages = LayerPages {
@@ -201,30 +193,58 @@ impl Core {
         }
     }
 
-    /// Puts the segment's keys and values into the pages of its session.
-    fn store_rows(&self, shape: &KvShape, segment: &Segment, pages: &SharedPages, work: &Work) {
+    /// Puts the segments' keys and values into the pages of their sessions.
+    fn store_rows(
+        &self,
+        shape: &KvShape,
+        layer: usize,
+        segments: &[Segment],
+        spans: &mut [Span<'_>],
+        work: &mut Work,
+    ) {
+        let Work {
+            key, value, pages, ..
+        } = work;
+        pages.clear();
+        pages.extend(segments.iter().map(|segment| {
+            let state = &mut spans[segment.span].session.layers[layer];
+            let [keys, values] = &mut state.rows[..] else {
+                unreachable!("attention declares keys and values");
+            };
+            SharedPages {
+                keys: keys.pages_mut().as_mut_ptr(),
+                values: values.pages_mut().as_mut_ptr(),
+            }
+        }));
         let width = shape.heads * shape.key_dim;
-        let first_page = segment.position / PAGE;
-        let end = segment.position + segment.rows;
-        let store_page = |page: usize| {
-            // SAFETY: `reserve` has made pages up to `end`; each page is one task's, and nobody
-            // reads pages while rows are stored.
+        let pages = &*pages;
+        let store_page = |index: usize, nth: usize| {
+            let (segment, pages) = (&segments[index], &pages[index]);
+            let page = segment.position / PAGE + nth;
+            let end = segment.position + segment.rows;
+            let positions = segment.position.max(page * PAGE)..end.min((page + 1) * PAGE);
+            if positions.is_empty() {
+                return;
+            }
+            // SAFETY: `reserve` has made pages up to `end`; each page is one task's, a session is
+            // in one segment only, and nobody reads pages while rows are stored.
             let (keys, values) =
                 unsafe { (&mut *pages.keys.add(page), &mut *pages.values.add(page)) };
-            let positions = segment.position.max(page * PAGE)..end.min((page + 1) * PAGE);
             for position in positions {
                 let row = segment.row + position - segment.position;
                 let at = row * width..(row + 1) * width;
-                shape.store_key(keys, position % PAGE, &work.key[at.clone()]);
-                shape.store_value(values, position % PAGE, &work.value[at]);
+                shape.store_key(keys, position % PAGE, &key[at.clone()]);
+                shape.store_value(values, position % PAGE, &value[at]);
             }
         };
-        let count = end.div_ceil(PAGE) - first_page;
-        if count == 1 {
-            store_page(first_page);
+        let most = segments.iter().map(|s| s.rows.div_ceil(PAGE) + 1).max();
+        let most = most.unwrap_or(0);
+        if segments.len() == 1 && segments[0].rows == 1 {
+            store_page(0, 0);
         } else {
-            self.pool
-                .run(count, &|task, _| store_page(first_page + task));
+            self.pool.run(segments.len() * most, &|task, _| {
+                store_page(task / most, task % most);
+            });
         }
     }
 

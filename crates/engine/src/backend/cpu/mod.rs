@@ -20,7 +20,6 @@ use lamella_kernels::{
 };
 use lamella_program::block::{Ffn, Mixer, RmsNorm, Rope};
 use lamella_program::{OperandId, Program};
-use std::ops::Range;
 use std::sync::Arc;
 use work::Work;
 pub(crate) use work::workspace_bytes;
@@ -197,16 +196,16 @@ impl Backend for Cpu {
         &self.work.hidden
     }
 
-    fn logits(&mut self, rows: Range<usize>, out: &mut Vec<f32>) {
+    fn logits(&mut self, rows: &[u32], out: &mut Vec<f32>) {
         let Cpu { core, work } = self;
         let exit = &core.program.exit;
         let width = core.program.dims.hidden;
         let count = rows.len();
         let work = &mut *work;
-        let hidden = &work.hidden[rows.start * width..rows.end * width];
         core.norm_rows(
             exit.norm.as_ref(),
-            hidden,
+            &work.hidden,
+            Rows::At(rows),
             &mut work.normed[..count * width],
             width,
         );

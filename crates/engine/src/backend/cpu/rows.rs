@@ -2,7 +2,7 @@
 
 use super::Core;
 use super::work::Work;
-use lamella_kernels::{Input, QuantisedRows, SharedRows};
+use lamella_kernels::{Input, QuantisedRows, Rows, SharedRows};
 use lamella_program::Encoding;
 use lamella_program::block::RmsNorm;
 use std::ops::Range;
@@ -40,7 +40,9 @@ impl Core {
     pub(super) fn enter_block(&self, norm: Option<&RmsNorm>, post_norm: bool, work: &mut Work) {
         let width = self.program.dims.hidden;
         let elements = work.hidden.len();
-        self.norm_rows(norm, &work.hidden, &mut work.normed[..elements], width);
+        let rows = Rows::First(work.rows());
+        let out = &mut work.normed[..elements];
+        self.norm_rows(norm, &work.hidden, rows, out, width);
         if post_norm {
             work.branch[..elements].fill(0.0);
         }
@@ -62,25 +64,26 @@ impl Core {
         }
     }
 
-    /// Norms rows of `width` elements; copies them where there is no norm.
+    /// Norms the given rows of `width` elements into the rows of `out`, in order; copies them
+    /// where there is no norm.
     pub(super) fn norm_rows(
         &self,
         norm: Option<&RmsNorm>,
         x: &[f32],
+        rows: Rows<'_>,
         out: &mut [f32],
         width: usize,
     ) {
-        let Some(norm) = norm else {
-            out.copy_from_slice(x);
-            return;
-        };
-        let weight = self.norm_weight(norm);
+        let norm = norm.map(|norm| (self.norm_weight(norm), norm.eps));
         let out = SharedRows::new(out, width, width);
-        self.over_rows(x.len() / width, width, &|row| {
-            let x = &x[row * width..(row + 1) * width];
+        self.over_rows(rows.len(), width, &|t| {
+            let x = &x[rows.get(t) * width..][..width];
             // SAFETY: each row is one task's.
-            let out = unsafe { out.slice_mut(row, 0..width) };
-            self.kernels.rms_norm(x, weight, norm.eps, out);
+            let out = unsafe { out.slice_mut(t, 0..width) };
+            match norm {
+                Some((weight, eps)) => self.kernels.rms_norm(x, weight, eps, out),
+                None => out.copy_from_slice(x),
+            }
         });
     }
 

@@ -1,6 +1,8 @@
 //! The working buffers of a step, made once for the largest piece.
 
+use super::attention::SharedPages;
 use super::{Shape, distinct_ropes};
+use crate::step::LOGITS_TOGETHER;
 use lamella_kernels::{KvShape, QuantisedRows};
 use lamella_program::Program;
 use lamella_program::block::{Ffn, Mixer};
@@ -96,6 +98,8 @@ pub(super) struct Work {
     /// Quantised inner values.
     pub(super) quantised_inner: QuantisedRows,
     pub(super) routes: Routes,
+    /// Pages of the piece's segments, while their rows are stored.
+    pub(super) pages: Vec<SharedPages>,
     pub(super) angles: Vec<Angles>,
     /// Attention scratch of each thread.
     pub(super) scratch: Vec<f32>,
@@ -137,6 +141,7 @@ impl Work {
                 active: Vec::with_capacity(w.experts),
                 identity: (0..inner_rows as u32).collect(),
             },
+            pages: Vec::with_capacity(rows),
             angles: distinct_ropes(program)
                 .iter()
                 .map(|rope| Angles {
@@ -162,7 +167,7 @@ impl Work {
     }
 }
 
-/// Bytes [`Work::new`] allocates.
+/// Bytes [`Work::new`] allocates, and the buffer for the logits of several spans.
 pub(crate) fn workspace_bytes(
     program: &Program,
     step_rows: usize,
@@ -172,12 +177,13 @@ pub(crate) fn workspace_bytes(
     let w = Widths::of(program);
     let ropes: usize = distinct_ropes(program).iter().map(|r| r.dims).sum();
     let floats = 3 * w.hidden + 2 * w.query + 2 * w.key_value + w.inner() + w.experts + ropes;
-    // Chosen experts (8 bytes), their rows, weights and identities.
-    let routes = w.top_k * (8 + 4 + 4 + 4);
+    // Chosen experts (8 bytes), their rows, weights and identities; pages of a segment.
+    let routes = w.top_k * (8 + 4 + 4 + 4) + size_of::<SharedPages>();
     let quantised = QuantisedRows::bytes(1, w.widest_input()).unwrap_or(0)
         + QuantisedRows::bytes(1, w.hidden).unwrap_or(0) * w.top_k
         + QuantisedRows::bytes(1, w.inner().div_ceil(w.top_k.max(1))).unwrap_or(0) * w.top_k.max(1);
     let per_row = (floats * 4 + routes + quantised) as u64;
     let scratch = (threads * KvShape::attend_scratch(context) * 4) as u64;
-    per_row * step_rows as u64 + scratch + (w.experts as u64 * 8)
+    let logits = step_rows.min(LOGITS_TOGETHER) * program.exit.logits * 4;
+    per_row * step_rows as u64 + scratch + (w.experts * 8 + logits) as u64
 }
