@@ -94,7 +94,7 @@ fn mean_nll(model: &Model) -> (f64, f64) {
     let tokens = bundle(model).tokenizer.encode(&text, false).unwrap();
     assert_eq!(tokens.len() as u64, reference["tokens"].as_u64().unwrap());
     let window = reference["window"].as_u64().unwrap() as usize;
-    let (mut session, mut out) = (model.session().unwrap(), Vec::new());
+    let (mut session, mut out) = (model.session(), Vec::new());
     let mut logprobs = Logprobs::new(0);
     let (mut sum, mut count, mut worst) = (0.0, 0, 0f64);
     let listed = reference["windows"].as_array().unwrap();

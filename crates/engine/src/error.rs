@@ -100,6 +100,17 @@ pub enum Error {
         /// Where it is.
         position: usize,
     },
+    /// A rollback that the model's state does not allow.
+    #[error(
+        "cannot go back from {position} to {wanted} tokens: the model's state overwrites itself; \
+         restore a checkpoint, or start the conversation again"
+    )]
+    Irreversible {
+        /// Where it was to go.
+        wanted: usize,
+        /// Where it is.
+        position: usize,
+    },
     /// The step was cancelled; every session is as it was.
     #[error("cancelled")]
     Cancelled,

@@ -20,6 +20,6 @@ pub use cancel::Cancel;
 pub use error::Error;
 pub use model::{Model, ModelSession, Report, lower};
 pub use options::{BackendKind, Options, SourcePolicy};
-pub use state::Session;
+pub use state::{Checkpoint, Session};
 pub use step::{Logits, Observer, Span};
 pub use weights::OpenProgress;

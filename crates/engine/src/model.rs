@@ -152,10 +152,8 @@ impl Model {
     }
 
     /// An empty conversation.
-    ///
-    /// # Errors
-    /// [`Error::Setting`] if the program declares state this engine cannot hold.
-    pub fn session(&self) -> Result<Session, Error> {
+    #[must_use]
+    pub fn session(&self) -> Session {
         Session::new(Arc::clone(&self.identity), &self.program, self.context)
     }
 
@@ -249,7 +247,7 @@ impl ModelSession {
     /// # Errors
     /// As [`Model::session`].
     pub fn new(model: Arc<Model>, chunk: usize, cancel: Cancel) -> Result<ModelSession, Error> {
-        let session = model.session()?;
+        let session = model.session();
         let logits = Vec::with_capacity(model.vocabulary());
         let chunk = if chunk == 0 { usize::MAX } else { chunk };
         Ok(ModelSession {
@@ -282,7 +280,8 @@ impl ModelSession {
         if tokens.is_empty() {
             return Err(Error::EmptySpan);
         }
-        let before = self.session.position();
+        // Only a later chunk can fail with earlier ones already part of the conversation.
+        let before = (tokens.len() > self.chunk).then(|| self.session.checkpoint());
         let chunks = tokens.len().div_ceil(self.chunk);
         for (index, chunk) in tokens.chunks(self.chunk.min(tokens.len())).enumerate() {
             let logits = if index + 1 == chunks {
@@ -297,7 +296,9 @@ impl ModelSession {
                 out: &mut self.logits,
             };
             if let Err(error) = self.model.step(&mut [span], &self.cancel) {
-                self.session.truncate(before)?;
+                if let Some(before) = &before {
+                    self.session.restore(before)?;
+                }
                 return Err(error);
             }
         }

@@ -36,6 +36,18 @@ pub struct Span<'a> {
     pub out: &'a mut Vec<f32>,
 }
 
+impl Span<'_> {
+    /// The token `back` places before `position`, which is one of the span's; `None` before the
+    /// first of the conversation.
+    pub(crate) fn token_before(&self, position: usize, back: usize) -> Option<u32> {
+        let start = self.session.position();
+        match (position - start).checked_sub(back) {
+            Some(index) => self.tokens.get(index).copied(),
+            None => self.session.recent(start + back - position),
+        }
+    }
+}
+
 /// Sees the stream after each layer.
 pub trait Observer {
     /// Called after layer `layer` with the rows of `span` that start at `position`,
@@ -99,7 +111,7 @@ pub(crate) fn run(
     let result = run_pieces(backend, scratch, spans, &mut context);
     for span in spans.iter_mut() {
         match result {
-            Ok(()) => span.session.commit(span.tokens.len()),
+            Ok(()) => span.session.commit(span.tokens),
             Err(_) => {
                 span.out.clear();
                 span.session.roll_back();

@@ -49,7 +49,7 @@ fn steady_decoding_allocates_nothing() {
                 ..Options::default()
             },
         );
-        let mut session = model.session().expect("session");
+        let mut session = model.session();
         session.reserve(200).expect("room");
         let mut out = Vec::with_capacity(model.vocabulary());
         let cancel = Cancel::new();

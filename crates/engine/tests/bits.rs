@@ -45,13 +45,13 @@ fn chunks_threads_and_instruction_sets_give_the_same_bits() {
         let ids = tokens(fixture);
         for want in ENCODINGS {
             let first = model(fixture, want, 1, Isa::Scalar);
-            let mut session = first.session().expect("session");
+            let mut session = first.session();
             let expected = bits(&read(&first, &mut session, &ids, usize::MAX));
             for isa in available() {
                 for threads in [1, 2, 3] {
                     let model = model(fixture, want, threads, isa);
                     for chunk in [1, 3, 16, 64, usize::MAX] {
-                        let mut session = model.session().expect("session");
+                        let mut session = model.session();
                         let got = bits(&read(&model, &mut session, &ids, chunk));
                         let case = format!("{fixture} {want:?} {isa} {threads} threads {chunk}");
                         assert!(got == expected, "{case}");
@@ -74,7 +74,7 @@ fn company_and_order_change_nothing() {
                 let alone: Vec<Vec<u32>> = prompts
                     .iter()
                     .map(|p| {
-                        let mut session = model.session().expect("session");
+                        let mut session = model.session();
                         bits(&read(&model, &mut session, p, usize::MAX))
                     })
                     .collect();
@@ -95,10 +95,7 @@ fn company_and_order_change_nothing() {
 /// All prompts in one batch, some prefilling in chunks while others decode token by token.
 fn batched(model: &Model, prompts: &[&[u32]], order: [usize; 4]) -> Vec<Vec<u32>> {
     const CHUNKS: [usize; 4] = [17, 1, 1, 30];
-    let mut sessions: Vec<_> = prompts
-        .iter()
-        .map(|_| Some(model.session().expect("session")))
-        .collect();
+    let mut sessions: Vec<_> = prompts.iter().map(|_| Some(model.session())).collect();
     let mut logits: Vec<Vec<f32>> = vec![Vec::new(); prompts.len()];
     let mut done = [0; 4];
     while done.iter().zip(prompts).any(|(d, p)| *d < p.len()) {

@@ -19,7 +19,7 @@ fn check(fixture: &str, backend: BackendKind) {
         },
     );
     assert_eq!(model.vocabulary(), vocabulary);
-    let mut session = model.session().expect("session");
+    let mut session = model.session();
     let logits = read(&model, &mut session, &ids, usize::MAX);
     assert_eq!(logits.len(), reference.len());
     let scale = reference.iter().fold(0.0f32, |m, v| m.max(v.abs()));

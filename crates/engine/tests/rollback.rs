@@ -56,10 +56,10 @@ fn step(
 #[test]
 fn a_step_cancelled_at_any_layer_boundary_changes_nothing() {
     let (model, ids) = model();
-    let mut undisturbed = model.session().expect("session");
+    let mut undisturbed = model.session();
     let expected = bits(&read(&model, &mut undisturbed, &ids[..80], 20));
     let layers = model.program().layers.len();
-    let mut session = model.session().expect("session");
+    let mut session = model.session();
     let mut got = Vec::new();
     for (turn, tokens) in ids[..80].chunks(20).enumerate() {
         // 70 tokens need pages the session does not have yet.
@@ -97,7 +97,7 @@ fn a_step_cancelled_at_any_layer_boundary_changes_nothing() {
 #[test]
 fn a_raised_flag_stops_a_step_before_it_begins() {
     let (model, ids) = model();
-    let mut session = model.session().expect("session");
+    let mut session = model.session();
     let cancel = Cancel::new();
     cancel.cancel();
     assert!(matches!(
@@ -111,7 +111,7 @@ fn a_raised_flag_stops_a_step_before_it_begins() {
 #[test]
 fn truncation_and_reading_again_gives_the_same_bits() {
     let (model, ids) = model();
-    let mut session = model.session().expect("session");
+    let mut session = model.session();
     let expected = bits(&read(&model, &mut session, &ids[..100], usize::MAX));
     let vocabulary = model.vocabulary();
     for keep in [99, 64, 63, 17, 0] {
@@ -131,7 +131,7 @@ fn truncation_and_reading_again_gives_the_same_bits() {
 #[test]
 fn bad_steps_are_refused_by_name_and_change_nothing() {
     let (model, ids) = model();
-    let mut session = model.session().expect("session");
+    let mut session = model.session();
     step(&model, &mut session, &ids[..5], &Cancel::new()).expect("step");
     let none = step(&model, &mut session, &[], &Cancel::new());
     assert!(matches!(none, Err(Error::EmptySpan)));
@@ -162,7 +162,7 @@ fn bad_steps_are_refused_by_name_and_change_nothing() {
 #[test]
 fn a_failing_span_spoils_the_whole_batch_and_nothing_else() {
     let (model, ids) = model();
-    let (mut a, mut b) = (model.session().expect("a"), model.session().expect("b"));
+    let (mut a, mut b) = (model.session(), model.session());
     let (mut out_a, mut out_b) = (Vec::new(), Vec::new());
     let spans = &mut [
         Span {
@@ -205,14 +205,14 @@ impl Observer for Keep {
 fn a_run_resumed_at_a_layer_ends_in_the_same_bits() {
     let (model, ids) = model();
     let ids = &ids[..33];
-    let mut session = model.session().expect("session");
+    let mut session = model.session();
     let expected = bits(&read(&model, &mut session, ids, usize::MAX));
     for layer in 0..model.program().layers.len() {
         let mut keep = Keep {
             layer,
             hidden: Vec::new(),
         };
-        let mut session = model.session().expect("session");
+        let mut session = model.session();
         let mut out = Vec::new();
         let span = Span {
             session: &mut session,
@@ -223,7 +223,7 @@ fn a_run_resumed_at_a_layer_ends_in_the_same_bits() {
         model
             .step_observed(&mut [span], &Cancel::new(), &mut keep)
             .expect("step");
-        let mut resumed = model.session().expect("session");
+        let mut resumed = model.session();
         let span = Span {
             session: &mut resumed,
             tokens: ids,
@@ -235,7 +235,7 @@ fn a_run_resumed_at_a_layer_ends_in_the_same_bits() {
             .expect("resumed step");
         assert!(bits(&out) == expected, "resumed after layer {layer}");
     }
-    let mut session = model.session().expect("session");
+    let mut session = model.session();
     let mut out = Vec::new();
     let span = Span {
         session: &mut session,

@@ -376,6 +376,7 @@ impl Lowering<'_> {
             tensor_shape: shape.to_vec(),
             start,
             step: 1,
+            coding: None,
             rows,
         };
         let stacked = [experts, 2 * width, hidden];

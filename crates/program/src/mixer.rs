@@ -228,7 +228,8 @@ pub enum LatentSelection {
     Shared,
 }
 
-/// A lightning indexer: small heads that score positions or blocks for selection.
+/// A lightning indexer: small heads that score positions or blocks for selection. The score of a
+/// candidate key `k` is `scale * sum over heads h of weight_h * relu(query_h . k)`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Indexer {
@@ -240,7 +241,7 @@ pub struct Indexer {
     pub top_k: usize,
     /// Consecutive tokens pooled to one candidate; 1 = single tokens.
     pub block: usize,
-    /// Index queries.
+    /// Index queries, of the layer's query latent where it has one, otherwise of its input.
     pub query: Linear,
     /// Index keys; `None` where they come from the layer's compressor.
     pub key: Option<Linear>,
@@ -248,8 +249,10 @@ pub struct Indexer {
     pub query_norm: Option<RmsNorm>,
     /// Norm of index keys.
     pub key_norm: Option<IndexNorm>,
-    /// Weight per head; `None` = plain sum.
+    /// Weight per head, of the layer's input; `None` = 1.
     pub head_weights: Option<Linear>,
+    /// Multiplier of every score, positive.
+    pub scale: f32,
     /// Rotation of index queries and keys.
     pub rope: Option<Rope>,
 }
@@ -340,7 +343,8 @@ pub struct CompressedIndexer {
 }
 
 /// A gated delta rule over a recurrent matrix per head (Yang et al. 2024, "Gated Delta
-/// Networks"). KDA decays each key channel, the gated delta net each head.
+/// Networks"). KDA decays each key channel, the gated delta net each head. Queries and keys are
+/// divided by `sqrt(sum of squares + 1e-6)` per head, queries also by `sqrt(key_dim)`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeltaNet {
@@ -364,9 +368,10 @@ pub struct DeltaNet {
     pub decay: Vec<Linear>,
     /// `[value_heads]`, or longer with unused padding.
     pub decay_log: OperandId,
-    /// Bias of the decay logit.
+    /// Bias of the decay logit, as long as it.
     pub decay_bias: OperandId,
-    /// Lower bound of the log decay (KDA); `None` = `-exp(A) * softplus`.
+    /// Lower bound of the log decay, which is `floor * sigmoid(exp(A) * (logit + bias))` (KDA);
+    /// `None` = `-exp(A) * softplus(logit + bias)`.
     pub decay_floor: Option<f32>,
     /// Write strength.
     pub beta: Linear,

@@ -64,6 +64,65 @@ pub struct Slice {
     pub step: usize,
     /// Number of rows taken.
     pub rows: usize,
+    /// How the tensor's elements stand for numbers; `None` = they are the numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coding: Option<Coding>,
+}
+
+/// Codes with scales in tensors of their own, as checkpoints ship them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Coding {
+    /// FP8 E4M3, `code * scale` with one scale (f32, bf16 or E8M0) for each `block` of
+    /// `[rows, columns]`, the last ones cropped.
+    BlockFp8 {
+        /// Tensor of the scales, `[ceil(rows / block), ceil(columns / block)]`.
+        scale: String,
+        /// Rows and columns that share a scale.
+        block: [usize; 2],
+    },
+    /// FP8 E4M3 with one scale (f32 or bf16, `[1]`) for the whole tensor.
+    TensorFp8 {
+        /// Tensor of the scale.
+        scale: String,
+    },
+    /// Two FP4 E2M1 codes a byte, the even column in the low nibble; one E8M0 scale for 32 columns
+    /// of a row (OCP Microscaling formats, 2023).
+    Mxfp4 {
+        /// Tensor of the scales, `[.., columns / 32]`.
+        scale: String,
+    },
+    /// Two FP4 E2M1 codes a byte, the even column in the low nibble; `code * scale * global`, one
+    /// E4M3 scale for 16 columns of a row, one f32 for each item of the leading dimension (or one
+    /// in all).
+    Nvfp4 {
+        /// Tensor of the scales, `[.., columns / 16]`.
+        scale: String,
+        /// Tensor of the outer scales, `[items]`, `[1]` or `[]`.
+        global: String,
+    },
+}
+
+impl Coding {
+    /// Numbers in one element of the tensor.
+    #[must_use]
+    pub fn per_element(&self) -> usize {
+        match self {
+            Coding::BlockFp8 { .. } | Coding::TensorFp8 { .. } => 1,
+            Coding::Mxfp4 { .. } | Coding::Nvfp4 { .. } => 2,
+        }
+    }
+
+    /// The tensors of scales.
+    #[must_use]
+    pub fn scales(&self) -> Vec<&str> {
+        match self {
+            Coding::BlockFp8 { scale, .. }
+            | Coding::TensorFp8 { scale }
+            | Coding::Mxfp4 { scale } => vec![scale],
+            Coding::Nvfp4 { scale, global } => vec![scale, global],
+        }
+    }
 }
 
 impl Slice {
@@ -81,13 +140,16 @@ impl Slice {
             start: 0,
             step: 1,
             rows,
+            coding: None,
         }
     }
 
-    /// Columns of the tensor seen as a matrix.
+    /// Numbers in a row of the tensor seen as a matrix.
     #[must_use]
     pub fn cols(&self) -> usize {
-        self.tensor_shape.last().copied().unwrap_or(1)
+        let per_element = self.coding.as_ref().map_or(1, Coding::per_element);
+        let elements = self.tensor_shape.last().copied().unwrap_or(1);
+        elements.saturating_mul(per_element)
     }
 }
 

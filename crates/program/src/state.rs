@@ -5,8 +5,8 @@
 
 use crate::Program;
 use crate::block::{
-    Attention, CompressedAttention, Compressor, DeltaNet, LatentAttention, LatentSelection, Layer,
-    Mixer, Span,
+    Attention, CompressedAttention, Compressor, DeltaNet, LatentAttention, LatentSelection, Mixer,
+    ShortConvolution, Span,
 };
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,14 @@ pub enum StateShape {
         /// Values per token.
         width: usize,
     },
-    /// The last `rows` rows only.
+    /// The last `rows` rows of one token each; rolls back as long as older rows are still held.
+    Window {
+        /// Rows needed, the current token's included.
+        rows: usize,
+        /// Values per row.
+        width: usize,
+    },
+    /// The last `rows` rows only, overwritten; rolls back only from a checkpoint.
     Ring {
         /// Rows kept.
         rows: usize,
@@ -56,11 +63,6 @@ pub enum StateShape {
         /// Raw rows kept.
         raw_rows: usize,
     },
-    /// The last `tokens` token ids.
-    TokenHistory {
-        /// Ids kept.
-        tokens: usize,
-    },
 }
 
 impl StateShape {
@@ -79,14 +81,15 @@ impl StateShape {
     pub fn fixed_bytes(&self) -> usize {
         match *self {
             StateShape::Rows { .. } => 0,
-            StateShape::Ring { rows, width } => rows * width * 4,
+            StateShape::Window { rows, width } | StateShape::Ring { rows, width } => {
+                rows * width * 4
+            }
             StateShape::Matrix { heads, rows, cols } => heads * rows * cols * 4,
             StateShape::Compressed {
                 raw_width,
                 raw_rows,
                 ..
             } => raw_width * raw_rows * 4,
-            StateShape::TokenHistory { tokens } => tokens * 4,
         }
     }
 
@@ -97,15 +100,27 @@ impl StateShape {
     }
 }
 
-/// State of one layer, in a fixed order.
+/// State of layer `index`, in a fixed order: the mixer's items, then `conv.mixer` and `conv.ffn`
+/// where the blocks end in a convolution, then `ngram` where n-gram embeddings enter.
 #[must_use]
-pub fn layer_state(layer: &Layer) -> Vec<StateItem> {
-    let items = match &layer.mixer.body {
+pub fn layer_state(program: &Program, index: usize) -> Vec<StateItem> {
+    let layer = &program.layers[index];
+    let mut items = match &layer.mixer.body {
         Mixer::Attention(a) => attention_state(a),
         Mixer::LatentAttention(a) => latent_state(a),
         Mixer::CompressedAttention(a) => compressed_state(a),
         Mixer::Kda(d) | Mixer::GatedDeltaNet(d) => delta_state(d),
     };
+    let hidden = program.dims.hidden;
+    for (name, convolution) in [
+        ("conv.mixer", &layer.mixer.convolution),
+        ("conv.ffn", &layer.ffn.convolution),
+    ] {
+        items.extend(convolution.iter().map(|c| (name, ring(c, hidden))));
+    }
+    let tables = program.entry.per_layer_embeddings.iter();
+    let here = tables.filter(|table| table.layer == index);
+    items.extend(here.map(|t| ("ngram", ring(&t.convolution, program.boundary.width))));
     items
         .into_iter()
         .map(|(name, shape)| StateItem {
@@ -115,6 +130,14 @@ pub fn layer_state(layer: &Layer) -> Vec<StateItem> {
         .collect()
 }
 
+/// The inputs a convolution over `width` channels still needs.
+fn ring(convolution: &ShortConvolution, width: usize) -> StateShape {
+    StateShape::Ring {
+        rows: (convolution.taps - 1) * convolution.dilation,
+        width,
+    }
+}
+
 /// Names and shapes, before they become [`StateItem`]s.
 type Items = Vec<(&'static str, StateShape)>;
 
@@ -122,27 +145,15 @@ fn attention_state(a: &Attention) -> Items {
     let width = a.kv_heads * a.head_dim;
     let shape = match a.span {
         Span::Full => StateShape::Rows { width },
-        Span::Sliding { window } => StateShape::Ring {
+        Span::Sliding { window } => StateShape::Window {
             rows: window,
             width,
         },
     };
     let mut items = vec![("key", shape.clone()), ("value", shape)];
     if let Some(c) = &a.convolutions {
-        items.push((
-            "conv.key",
-            StateShape::Ring {
-                rows: c.key.taps - 1,
-                width,
-            },
-        ));
-        items.push((
-            "conv.value",
-            StateShape::Ring {
-                rows: c.value.taps - 1,
-                width,
-            },
-        ));
+        items.push(("conv.key", ring(&c.key, width)));
+        items.push(("conv.value", ring(&c.value, width)));
     }
     if let Some(ix) = &a.indexer {
         let shape = StateShape::Compressed {
@@ -172,7 +183,7 @@ fn latent_state(a: &LatentAttention) -> Items {
 fn compressed_state(a: &CompressedAttention) -> Items {
     let mut items = vec![(
         "window",
-        StateShape::Ring {
+        StateShape::Window {
             rows: a.window,
             width: a.head_dim,
         },
@@ -191,22 +202,18 @@ fn compressed_state(a: &CompressedAttention) -> Items {
 
 fn delta_state(d: &DeltaNet) -> Items {
     let keys = d.key_heads * d.key_dim;
-    let ring = |i: usize, width| {
-        let conv = &d.convolutions[i];
-        StateShape::Ring {
-            rows: (conv.taps - 1) * conv.dilation,
-            width,
-        }
-    };
     let recurrent = StateShape::Matrix {
         heads: d.value_heads,
         rows: d.key_dim,
         cols: d.value_dim,
     };
     vec![
-        ("conv.query", ring(0, keys)),
-        ("conv.key", ring(1, keys)),
-        ("conv.value", ring(2, d.value_heads * d.value_dim)),
+        ("conv.query", ring(&d.convolutions[0], keys)),
+        ("conv.key", ring(&d.convolutions[1], keys)),
+        (
+            "conv.value",
+            ring(&d.convolutions[2], d.value_heads * d.value_dim),
+        ),
         ("recurrent", recurrent),
     ]
 }
@@ -226,10 +233,7 @@ fn compressor_state(c: &Compressor, width: usize) -> StateShape {
 /// Bytes of state one more token costs, over all layers.
 #[must_use]
 pub fn bytes_per_token(program: &Program) -> usize {
-    program
-        .layers
-        .iter()
-        .flat_map(layer_state)
+    items(program)
         .map(|item| item.shape.bytes_per_token())
         .sum()
 }
@@ -237,10 +241,20 @@ pub fn bytes_per_token(program: &Program) -> usize {
 /// Bytes of state a conversation costs before its first token, over all layers.
 #[must_use]
 pub fn fixed_bytes(program: &Program) -> usize {
-    program
-        .layers
-        .iter()
-        .flat_map(layer_state)
+    let history = history(program) * 4;
+    items(program)
         .map(|item| item.shape.fixed_bytes())
-        .sum()
+        .sum::<usize>()
+        + history
+}
+
+/// Token ids a conversation remembers for n-gram embeddings.
+#[must_use]
+pub fn history(program: &Program) -> usize {
+    let tables = program.entry.per_layer_embeddings.iter();
+    tables.map(|t| t.ngram.saturating_sub(1)).max().unwrap_or(0)
+}
+
+fn items(program: &Program) -> impl Iterator<Item = StateItem> {
+    (0..program.layers.len()).flat_map(|index| layer_state(program, index))
 }

@@ -299,7 +299,7 @@ fn state_sums_follow_the_declaration() {
     assert_eq!(state::bytes_per_token(&program), 2 * 4 * 4);
     assert_eq!(state::fixed_bytes(&program), 0);
     assert!(
-        state::layer_state(&program.layers[0])
+        state::layer_state(&program, 0)
             .iter()
             .all(|i| i.shape.truncates())
     );

@@ -147,7 +147,7 @@ impl Conversation {
         asked: &Asked,
         on_text: &mut dyn FnMut(&str) -> anyhow::Result<()>,
     ) -> anyhow::Result<Answer> {
-        let cached = self.rewind(prompt)?;
+        let cached = self.rewind(prompt);
         let options = GenerateOptions {
             max_tokens: asked.max_tokens.unwrap_or(usize::MAX),
             stop_tokens: self.bundle.stop_ids().to_vec(),
@@ -197,7 +197,7 @@ impl Conversation {
 
     /// Takes the session back to what it shares with `prompt`, leaving at least one token to read.
     /// The bits are those of reading all of it again.
-    fn rewind(&mut self, prompt: &[u32]) -> anyhow::Result<usize> {
+    fn rewind(&mut self, prompt: &[u32]) -> usize {
         let shared = self
             .read
             .iter()
@@ -205,9 +205,9 @@ impl Conversation {
             .take_while(|(a, b)| a == b)
             .count();
         let keep = shared.min(prompt.len().saturating_sub(1));
-        self.session.session_mut().truncate(keep)?;
+        let keep = self.session.session_mut().rewind(keep);
         self.read.truncate(keep);
-        Ok(keep)
+        keep
     }
 }
 

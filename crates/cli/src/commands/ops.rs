@@ -74,7 +74,7 @@ fn describe(store: &Store) -> String {
         };
         let layer = &program.layers[first];
         text.push_str(&format!("\nlayer {range}\n{}", block(program, layer)));
-        for item in state::layer_state(layer) {
+        for item in state::layer_state(program, first) {
             text.push_str(&format!("state {}: {:?}\n", item.name, item.shape));
         }
     }

@@ -29,7 +29,7 @@ pub(crate) fn run(args: &PerplexityArgs, terminal: &Terminal) -> anyhow::Result<
     let mut progress = Progress::new(terminal, "scoring", Unit::Steps);
     let start = Instant::now();
     let mut scores = Vec::new();
-    let mut session = model.session()?;
+    let mut session = model.session();
     for (index, window) in tokens.chunks(args.window).enumerate() {
         session.truncate(0)?;
         scores.extend(score(&model, &mut session, window, &interrupt.cancel())?);

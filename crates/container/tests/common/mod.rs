@@ -140,6 +140,7 @@ impl Builder {
                     start,
                     step: 2,
                     rows: width,
+                    coding: None,
                 }]
             });
             let name = format!("layers.{layer}.{name}");

@@ -11,7 +11,6 @@ use crate::state::LayerState;
 use crate::step::Span;
 use crate::weights::{self, Choice};
 use lamella_container::Store;
-use lamella_kernels::PAGE;
 use lamella_program::block::{
     Attention, Block, Ffn, GatedUnit, Linear, Mixer, QkNorm, QkNormScope, RmsNorm, Rope,
     RopePairing, RopePlace, Routed, WeightRule,
@@ -128,14 +127,10 @@ impl Reference {
                 rotate(rope, position, head);
             }
         }
-        let width = a.kv_heads * a.head_dim;
-        for (rows, new) in state.rows.iter_mut().zip([&k, &v]) {
-            let at = position % PAGE * width;
-            rows.pages_mut()[position / PAGE][at..at + width].copy_from_slice(new);
-        }
+        state.rows_mut(0).row_mut(position).copy_from_slice(&k);
+        state.rows_mut(1).row_mut(position).copy_from_slice(&v);
         let row = |item: usize, s: usize, kv: usize| {
-            let at = s % PAGE * width + kv * a.head_dim;
-            &state.rows[item].pages()[s / PAGE][at..at + a.head_dim]
+            &state.rows(item).row(s)[kv * a.head_dim..][..a.head_dim]
         };
         let mut heads = vec![0.0f32; a.heads * a.head_dim];
         for (h, out) in heads.chunks_exact_mut(a.head_dim).enumerate() {

@@ -227,7 +227,7 @@ impl Bench<'_> {
     fn prompt(&self, model: &Model, count: usize, seed: u64) -> anyhow::Result<(usize, Duration)> {
         let mut tokens = Tokens::new(seed, model.vocabulary());
         let prompt: Vec<u32> = (0..count).map(|_| tokens.next()).collect();
-        let mut session = model.session()?;
+        let mut session = model.session();
         session.reserve(count)?;
         let mut out = Vec::new();
         let chunk = self.args.engine.chunk.filter(|&n| n > 0).unwrap_or(count);
@@ -255,7 +255,7 @@ impl Bench<'_> {
         let mut tokens = Tokens::new(seed, model.vocabulary());
         let mut sessions = Vec::with_capacity(batch);
         for _ in 0..batch {
-            let mut session: Session = model.session()?;
+            let mut session: Session = model.session();
             session.reserve(count)?;
             sessions.push(session);
         }

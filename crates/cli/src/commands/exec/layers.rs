@@ -67,7 +67,7 @@ pub(super) fn run(
 ) -> anyhow::Result<(usize, Vec<f32>)> {
     let plan = Plan::of(model, tokens)?;
     let there = prepare(dir, &plan, resume)?;
-    let mut session = model.session()?;
+    let mut session = model.session();
     let mut out = Vec::new();
     if there < plan.layers || want_logits {
         let logits = if want_logits {

@@ -76,7 +76,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn tokens(&self, chunk: usize, generate: usize, file: Option<&Path>) -> anyhow::Result<Done> {
-        let mut session = self.model.session()?;
+        let mut session = self.model.session();
         let start = Instant::now();
         let logits = match file {
             Some(path) => self.read_to_file(&mut session, chunk, path)?,

@@ -2,7 +2,7 @@
 
 use super::work::{Angles, Work};
 use super::{Core, Segment, rows};
-use crate::state::Page;
+use crate::state::{Page, PagedRows};
 use crate::step::Span;
 use lamella_kernels::{Epilogue, KvPages, KvShape, PAGE, Query, Rows, SharedRows};
 use lamella_program::block::{Attention, Linear, QkNorm, QkNormScope, RmsNorm, RopePlace};
@@ -16,22 +16,24 @@ const TOGETHER: usize = 4;
 
 /// Keys and values of one layer of one session.
 struct LayerPages<'a> {
-    keys: &'a [Page],
-    values: &'a [Page],
+    keys: &'a PagedRows,
+    values: &'a PagedRows,
 }
 
 impl KvPages for LayerPages<'_> {
     fn keys(&self, page: usize) -> &[f32] {
-        &self.keys[page]
+        self.keys.page(page)
     }
 
     fn values(&self, page: usize) -> &[f32] {
-        &self.values[page]
+        self.values.page(page)
     }
 }
 
 /// Where tasks write the keys and values of one segment, each task its own pages.
 pub(super) struct SharedPages {
+    /// Number of the first page.
+    first: usize,
     keys: *mut Page,
     values: *mut Page,
 }
@@ -63,8 +65,8 @@ impl Core {
         for segment in segments {
             let state = &spans[segment.span].session.layers[layer];
             let pages = LayerPages {
-                keys: state.rows[0].pages(),
-                values: state.rows[1].pages(),
+                keys: state.rows(0),
+                values: state.rows(1),
             };
             self.attend(a, &shape, segment, &pages, work);
         }
@@ -208,12 +210,13 @@ impl Core {
         pages.clear();
         pages.extend(segments.iter().map(|segment| {
             let state = &mut spans[segment.span].session.layers[layer];
-            let [keys, values] = &mut state.rows[..] else {
-                unreachable!("attention declares keys and values");
-            };
+            let (first, keys) = state.rows_mut(0).held_mut();
+            let keys = keys.as_mut_ptr();
+            let (_, values) = state.rows_mut(1).held_mut();
             SharedPages {
-                keys: keys.pages_mut().as_mut_ptr(),
-                values: values.pages_mut().as_mut_ptr(),
+                first,
+                keys,
+                values: values.as_mut_ptr(),
             }
         }));
         let width = shape.heads * shape.key_dim;
@@ -228,8 +231,10 @@ impl Core {
             }
             // SAFETY: `reserve` has made pages up to `end`; each page is one task's, a session is
             // in one segment only, and nobody reads pages while rows are stored.
-            let (keys, values) =
-                unsafe { (&mut *pages.keys.add(page), &mut *pages.values.add(page)) };
+            let (keys, values) = unsafe {
+                let index = page - pages.first;
+                (&mut *pages.keys.add(index), &mut *pages.values.add(index))
+            };
             for position in positions {
                 let row = segment.row + position - segment.position;
                 let at = row * width..(row + 1) * width;

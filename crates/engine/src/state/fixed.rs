@@ -1,0 +1,80 @@
+//! State of a fixed size that each step overwrites.
+
+/// Values with a second copy for the running step, so that a failed one leaves no trace.
+pub(crate) struct Fixed {
+    now: Box<[f32]>,
+    next: Box<[f32]>,
+    /// Whether the running step has begun to write `next`.
+    touched: bool,
+}
+
+impl Fixed {
+    pub(super) fn new(len: usize) -> Fixed {
+        Fixed {
+            now: vec![0.0; len].into_boxed_slice(),
+            next: vec![0.0; len].into_boxed_slice(),
+            touched: false,
+        }
+    }
+
+    /// The values between steps.
+    pub(super) fn values(&self) -> &[f32] {
+        &self.now
+    }
+
+    /// The values of the running step, writable.
+    pub(crate) fn edit(&mut self) -> &mut [f32] {
+        if !self.touched {
+            self.next.copy_from_slice(&self.now);
+            self.touched = true;
+        }
+        &mut self.next
+    }
+
+    pub(super) fn commit(&mut self) {
+        if self.touched {
+            std::mem::swap(&mut self.now, &mut self.next);
+            self.touched = false;
+        }
+    }
+
+    pub(super) fn roll_back(&mut self) {
+        self.touched = false;
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.now.fill(0.0);
+        self.touched = false;
+    }
+
+    pub(super) fn set(&mut self, values: &[f32]) {
+        self.now.copy_from_slice(values);
+        self.touched = false;
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        (2 * self.now.len() * 4) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_finished_step_changes_the_values() {
+        let mut fixed = Fixed::new(2);
+        fixed.edit()[0] = 1.0;
+        fixed.roll_back();
+        assert_eq!(fixed.edit(), [0.0, 0.0]);
+        fixed.edit()[1] = 2.0;
+        fixed.commit();
+        assert_eq!(fixed.values(), [0.0, 2.0]);
+        fixed.edit()[1] += 1.0;
+        fixed.edit()[1] += 1.0;
+        fixed.commit();
+        assert_eq!(fixed.values(), [0.0, 4.0]);
+        fixed.clear();
+        assert_eq!(fixed.edit(), [0.0, 0.0]);
+    }
+}

@@ -1,0 +1,340 @@
+//! A conversation's continuation state, allocated as its program declares it.
+
+mod fixed;
+mod rows;
+
+use crate::error::Error;
+pub(crate) use fixed::Fixed;
+use lamella_program::Program;
+use lamella_program::state::{StateShape, history, layer_state};
+pub(crate) use rows::{Page, PagedRows};
+use std::sync::Arc;
+
+/// One piece of a layer's state.
+pub(crate) enum Item {
+    /// One row for each token, or for each few of them.
+    Rows(PagedRows),
+    /// Values that each step overwrites.
+    Fixed(Fixed),
+    /// Finished rows, and the raw rows of the unfinished window.
+    Compressed {
+        /// One row for each whole window of tokens.
+        finished: PagedRows,
+        /// The newest raw rows, oldest first.
+        raw: Fixed,
+    },
+}
+
+impl Item {
+    fn new(shape: &StateShape, context: usize) -> Item {
+        match *shape {
+            StateShape::Rows { width } => Item::Rows(PagedRows::new(width, 1, None, context)),
+            StateShape::Window { rows, width } => {
+                Item::Rows(PagedRows::new(width, 1, Some(rows), context))
+            }
+            StateShape::Ring { rows, width } => Item::Fixed(Fixed::new(rows * width)),
+            StateShape::Matrix { heads, rows, cols } => {
+                Item::Fixed(Fixed::new(heads * rows * cols))
+            }
+            StateShape::Compressed {
+                ratio,
+                width,
+                raw_width,
+                raw_rows,
+            } => Item::Compressed {
+                finished: PagedRows::new(width, ratio, None, context),
+                raw: Fixed::new(raw_width * raw_rows),
+            },
+        }
+    }
+
+    fn paged(&self) -> Option<&PagedRows> {
+        match self {
+            Item::Rows(rows) | Item::Compressed { finished: rows, .. } => Some(rows),
+            Item::Fixed(_) => None,
+        }
+    }
+
+    fn paged_mut(&mut self) -> Option<&mut PagedRows> {
+        match self {
+            Item::Rows(rows) | Item::Compressed { finished: rows, .. } => Some(rows),
+            Item::Fixed(_) => None,
+        }
+    }
+
+    fn fixed(&self) -> Option<&Fixed> {
+        match self {
+            Item::Fixed(fixed) | Item::Compressed { raw: fixed, .. } => Some(fixed),
+            Item::Rows(_) => None,
+        }
+    }
+
+    fn fixed_mut(&mut self) -> Option<&mut Fixed> {
+        match self {
+            Item::Fixed(fixed) | Item::Compressed { raw: fixed, .. } => Some(fixed),
+            Item::Rows(_) => None,
+        }
+    }
+}
+
+/// State of one layer: its items in the order of
+/// [`layer_state`](lamella_program::state::layer_state).
+pub(crate) struct LayerState {
+    pub(crate) items: Vec<Item>,
+}
+
+impl LayerState {
+    /// Item `index`, which is declared as rows.
+    pub(crate) fn rows(&self, index: usize) -> &PagedRows {
+        match self.items[index].paged() {
+            Some(rows) => rows,
+            None => unreachable!("the program declares item {index} otherwise"),
+        }
+    }
+
+    /// Item `index`, which is declared as rows, writable.
+    pub(crate) fn rows_mut(&mut self, index: usize) -> &mut PagedRows {
+        match self.items[index].paged_mut() {
+            Some(rows) => rows,
+            None => unreachable!("the program declares item {index} otherwise"),
+        }
+    }
+
+    /// The overwritten values of item `index`.
+    pub(crate) fn fixed_mut(&mut self, index: usize) -> &mut Fixed {
+        match self.items[index].fixed_mut() {
+            Some(fixed) => fixed,
+            None => unreachable!("the program declares item {index} otherwise"),
+        }
+    }
+}
+
+/// One conversation: how far it is and what each layer remembers.
+///
+/// A session grows by [`Model::step`](crate::Model::step) and shrinks by
+/// [`truncate`](Session::truncate). It belongs to the model that made it.
+pub struct Session {
+    /// Identity of the model: the same allocation, not an equal value.
+    model: Arc<()>,
+    position: usize,
+    context: usize,
+    pub(crate) layers: Vec<LayerState>,
+    /// The newest token ids, oldest first, where the program needs them.
+    recent: Vec<u32>,
+    /// Ids to remember.
+    history: usize,
+}
+
+/// What a session cannot find again by itself, at some position. Made by
+/// [`Session::checkpoint`].
+#[derive(Clone)]
+pub struct Checkpoint {
+    position: usize,
+    fixed: Vec<Box<[f32]>>,
+    recent: Vec<u32>,
+}
+
+impl Session {
+    /// An empty session for `program`.
+    pub(crate) fn new(model: Arc<()>, program: &Program, context: usize) -> Session {
+        let layer = |index| LayerState {
+            items: layer_state(program, index)
+                .iter()
+                .map(|item| Item::new(&item.shape, context))
+                .collect(),
+        };
+        let history = history(program);
+        Session {
+            model,
+            position: 0,
+            context,
+            layers: (0..program.layers.len()).map(layer).collect(),
+            recent: Vec::with_capacity(2 * history),
+            history,
+        }
+    }
+
+    /// Tokens the session has read.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Tokens it may hold.
+    #[must_use]
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Bytes of state held now.
+    #[must_use]
+    pub fn state_bytes(&self) -> u64 {
+        let paged = self.items().filter_map(Item::paged).map(PagedRows::bytes);
+        let fixed = self.items().filter_map(Item::fixed).map(Fixed::bytes);
+        paged.sum::<u64>() + fixed.sum::<u64>()
+    }
+
+    /// Makes room for `tokens` tokens in all, so that steps up to there allocate nothing.
+    ///
+    /// # Errors
+    /// [`Error::ContextLength`] beyond the session's context.
+    pub fn reserve(&mut self, tokens: usize) -> Result<(), Error> {
+        if tokens > self.context {
+            return Err(Error::ContextLength {
+                position: self.position,
+                tokens: tokens.saturating_sub(self.position),
+                context: self.context,
+            });
+        }
+        for rows in self.paged_mut() {
+            rows.reserve(tokens);
+        }
+        Ok(())
+    }
+
+    /// Forgets all but the first `tokens` tokens. A session whose model has recurrent state can
+    /// only forget everything; [`checkpoint`](Session::checkpoint) before going on.
+    ///
+    /// # Errors
+    /// [`Error::Rollback`] if the session has fewer; [`Error::Irreversible`] if it cannot go back
+    /// there. It is then unchanged.
+    pub fn truncate(&mut self, tokens: usize) -> Result<(), Error> {
+        if tokens > self.position {
+            return Err(Error::Rollback {
+                wanted: tokens,
+                position: self.position,
+            });
+        }
+        if self.rewind(tokens) < tokens {
+            return Err(Error::Irreversible {
+                wanted: tokens,
+                position: self.position,
+            });
+        }
+        Ok(())
+    }
+
+    /// Goes back to at most `tokens` tokens, as far as the state allows; the position it has then.
+    /// If that is below `tokens`, the session is empty.
+    pub fn rewind(&mut self, tokens: usize) -> usize {
+        let tokens = tokens.min(self.position);
+        let exact = tokens == self.position
+            || self.items().all(|item| item.fixed().is_none())
+                && self.history == 0
+                && self.reaches(tokens);
+        let tokens = if exact { tokens } else { 0 };
+        if tokens == 0 {
+            self.items_mut()
+                .filter_map(Item::fixed_mut)
+                .for_each(Fixed::clear);
+            self.recent.clear();
+        }
+        self.position = tokens;
+        for rows in self.paged_mut() {
+            rows.truncate(tokens);
+        }
+        tokens
+    }
+
+    /// Remembers this position, to come back by [`restore`](Session::restore) after reading on.
+    #[must_use]
+    pub fn checkpoint(&self) -> Checkpoint {
+        let fixed = self.items().filter_map(Item::fixed);
+        Checkpoint {
+            position: self.position,
+            fixed: fixed.map(|f| f.values().into()).collect(),
+            recent: self.recent.clone(),
+        }
+    }
+
+    /// Goes back to a checkpoint of this session.
+    ///
+    /// # Errors
+    /// [`Error::Irreversible`] if the session has been further back since, or has read so far that
+    /// a sliding window no longer reaches there. It is then unchanged.
+    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
+        let position = checkpoint.position;
+        let fixed = self.items().filter_map(Item::fixed).count();
+        if position > self.position || !self.reaches(position) || fixed != checkpoint.fixed.len() {
+            return Err(Error::Irreversible {
+                wanted: position,
+                position: self.position,
+            });
+        }
+        let targets = self.items_mut().filter_map(Item::fixed_mut);
+        for (target, values) in targets.zip(&checkpoint.fixed) {
+            target.set(values);
+        }
+        self.recent.clone_from(&checkpoint.recent);
+        self.position = position;
+        for rows in self.paged_mut() {
+            rows.truncate(position);
+        }
+        Ok(())
+    }
+
+    /// The `back`th token before the session's next one; `None` before the first.
+    pub(crate) fn recent(&self, back: usize) -> Option<u32> {
+        let index = self.recent.len().checked_sub(back)?;
+        self.recent.get(index).copied()
+    }
+
+    /// Remembers the state to go back to if the step that begins now fails.
+    pub(crate) fn begin(&mut self) {
+        for rows in self.paged_mut() {
+            rows.begin();
+        }
+    }
+
+    /// Undoes the failed step; its rows lie beyond `position` and are not part of the
+    /// conversation.
+    pub(crate) fn roll_back(&mut self) {
+        for item in self.items_mut() {
+            if let Some(rows) = item.paged_mut() {
+                rows.roll_back();
+            }
+            if let Some(fixed) = item.fixed_mut() {
+                fixed.roll_back();
+            }
+        }
+    }
+
+    pub(crate) fn belongs_to(&self, model: &Arc<()>) -> bool {
+        Arc::ptr_eq(&self.model, model)
+    }
+
+    /// Makes what a step has written part of the conversation.
+    pub(crate) fn commit(&mut self, tokens: &[u32]) {
+        self.position += tokens.len();
+        let position = self.position;
+        for item in self.items_mut() {
+            if let Some(rows) = item.paged_mut() {
+                rows.commit(position);
+            }
+            if let Some(fixed) = item.fixed_mut() {
+                fixed.commit();
+            }
+        }
+        let new = &tokens[tokens.len().saturating_sub(self.history)..];
+        let keep = (self.history - new.len()).min(self.recent.len());
+        self.recent.drain(..self.recent.len() - keep);
+        self.recent.extend_from_slice(new);
+    }
+
+    fn reaches(&self, tokens: usize) -> bool {
+        let mut paged = self.items().filter_map(Item::paged);
+        paged.all(|rows| rows.reaches(tokens))
+    }
+
+    fn items(&self) -> impl Iterator<Item = &Item> {
+        self.layers.iter().flat_map(|l| &l.items)
+    }
+
+    fn items_mut(&mut self) -> impl Iterator<Item = &mut Item> {
+        self.layers.iter_mut().flat_map(|l| &mut l.items)
+    }
+
+    fn paged_mut(&mut self) -> impl Iterator<Item = &mut PagedRows> {
+        self.items_mut().filter_map(Item::paged_mut)
+    }
+}
