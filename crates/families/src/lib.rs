@@ -11,6 +11,8 @@ mod json;
 mod olmoe;
 mod operands;
 mod registry;
+#[allow(dead_code, reason = "the families that need all of it are being added")]
+mod sources;
 
 pub use registry::known_model_types;
 

@@ -61,6 +61,23 @@ impl Operands {
         })
     }
 
+    /// An operand put together from slices: one list of them for each stacked item.
+    #[allow(dead_code, reason = "the families that need it are being added")]
+    pub(crate) fn parts(
+        &mut self,
+        name: &str,
+        role: Role,
+        shape: &[usize],
+        parts: Vec<Vec<Slice>>,
+    ) -> OperandId {
+        self.add(Operand {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            role,
+            parts,
+        })
+    }
+
     /// The finished table.
     pub(crate) fn finish(self) -> Vec<Operand> {
         self.table
