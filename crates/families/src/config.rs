@@ -72,7 +72,7 @@ impl<'c> ConfigReader<'c> {
     /// A reader of the whole configuration.
     pub(crate) fn new(values: &'c Map<String, Value>) -> Self {
         let mut reader = Self::bare(values, String::new());
-        reader.ignore(INERT_KEYS);
+        reader.ignore_inert();
         reader
     }
 
@@ -83,6 +83,11 @@ impl<'c> ConfigReader<'c> {
             read: HashSet::new(),
             defects: Vec::new(),
         }
+    }
+
+    /// Marks the keys that change nothing in any family, also for a nested reader.
+    pub(crate) fn ignore_inert(&mut self) {
+        self.ignore(INERT_KEYS);
     }
 
     /// Marks keys as known to change nothing.
@@ -144,6 +149,70 @@ impl<'c> ConfigReader<'c> {
         match value.as_bool() {
             Some(flag) => Ok(Some(flag)),
             None => Err(self.wrong(key, value, "true or false")),
+        }
+    }
+
+    /// A whole number from 0 to `max`; `None` where the key is absent or null.
+    pub(crate) fn optional_whole(
+        &mut self,
+        key: &str,
+        max: usize,
+    ) -> Result<Option<usize>, Rejected> {
+        let Some(value) = self.present(key) else {
+            return Ok(None);
+        };
+        match whole(value, max) {
+            Some(n) => Ok(Some(n)),
+            None => Err(self.wrong(key, value, &format!("a whole number from 0 to {max}"))),
+        }
+    }
+
+    /// Whole numbers from 0 to `max`, at most `longest` of them; `None` where the key is absent or
+    /// null.
+    pub(crate) fn optional_wholes(
+        &mut self,
+        key: &str,
+        max: usize,
+        longest: usize,
+    ) -> Result<Option<Vec<usize>>, Rejected> {
+        let Some(value) = self.present(key) else {
+            return Ok(None);
+        };
+        let items = value.as_array().filter(|items| items.len() <= longest);
+        let read = items.and_then(|items| items.iter().map(|n| whole(n, max)).collect());
+        match read {
+            Some(numbers) => Ok(Some(numbers)),
+            None => {
+                let needed = format!("a list of up to {longest} whole numbers from 0 to {max}");
+                Err(self.wrong(key, value, &needed))
+            }
+        }
+    }
+
+    /// A text; `None` where the key is absent or null.
+    pub(crate) fn optional_text(&mut self, key: &str) -> Result<Option<&'c str>, Rejected> {
+        let Some(value) = self.present(key) else {
+            return Ok(None);
+        };
+        match value.as_str() {
+            Some(text) => Ok(Some(text)),
+            None => Err(self.wrong(key, value, "a text")),
+        }
+    }
+
+    /// Texts, at most `longest` of them; `None` where the key is absent or null.
+    pub(crate) fn optional_texts(
+        &mut self,
+        key: &str,
+        longest: usize,
+    ) -> Result<Option<Vec<&'c str>>, Rejected> {
+        let Some(value) = self.present(key) else {
+            return Ok(None);
+        };
+        let items = value.as_array().filter(|items| items.len() <= longest);
+        match items.and_then(|items| items.iter().map(Value::as_str).collect()) {
+            Some(texts) => Ok(Some(texts)),
+            None => Err(self.wrong(key, value, &format!("a list of up to {longest} texts"))),
         }
     }
 
@@ -225,6 +294,12 @@ impl<'c> ConfigReader<'c> {
     }
 }
 
+/// A whole number from 0 to `max`.
+fn whole(value: &Value, max: usize) -> Option<usize> {
+    let n = value.as_u64().and_then(|n| usize::try_from(n).ok())?;
+    (n <= max).then_some(n)
+}
+
 /// A value as JSON, cut short where it is long.
 pub(crate) fn shown(value: &Value) -> String {
     const LONGEST: usize = 60;
@@ -283,6 +358,32 @@ mod tests {
         assert_eq!(reader.optional_count("null", 10).unwrap(), None);
         assert_eq!(reader.optional_count("absent", 10).unwrap(), None);
         assert!(reader.optional_count("many", 10).is_err());
+    }
+
+    #[test]
+    fn lists_and_texts_are_bounded_too() {
+        let values = map(json!({
+            "zero": 0, "three": 3, "list": [0, 3], "long": [0, 0, 0], "mixed": [0, "a"],
+            "minus": [-1], "words": ["a", "b"], "word": "a", "null": null
+        }));
+        let mut reader = ConfigReader::bare(&values, String::new());
+        assert_eq!(reader.optional_whole("zero", 2).unwrap(), Some(0));
+        assert_eq!(reader.optional_whole("null", 2).unwrap(), None);
+        assert!(reader.optional_whole("three", 2).is_err());
+        assert!(reader.optional_whole("word", 2).is_err());
+        let list = reader.optional_wholes("list", 3, 2).unwrap();
+        assert_eq!(list, Some(vec![0, 3]));
+        assert!(reader.optional_wholes("list", 2, 2).is_err());
+        for key in ["long", "mixed", "minus", "zero", "words"] {
+            assert!(reader.optional_wholes(key, 9, 2).is_err(), "{key}");
+        }
+        assert_eq!(reader.optional_text("word").unwrap(), Some("a"));
+        assert!(reader.optional_text("zero").is_err());
+        let words = reader.optional_texts("words", 2).unwrap();
+        assert_eq!(words, Some(vec!["a", "b"]));
+        assert!(reader.optional_texts("words", 1).is_err());
+        assert!(reader.optional_texts("mixed", 9).is_err());
+        assert_eq!(reader.optional_texts("absent", 9).unwrap(), None);
     }
 
     #[test]

@@ -6,6 +6,9 @@
 //! All defects of a checkpoint are reported together and a checkpoint with defects does not open.
 //! No file is read here and nothing is computed with weights.
 
+#[allow(dead_code, reason = "the families that need all of it are being added")]
+mod common;
+#[allow(dead_code, reason = "the families that need all of it are being added")]
 mod config;
 mod json;
 mod olmoe;
