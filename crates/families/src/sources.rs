@@ -29,6 +29,11 @@ impl<'a> Sources<'a> {
         self.table.get(name).map(|t| t.dtype.as_str())
     }
 
+    /// Dimensions as the file gives them.
+    pub(crate) fn shape(&self, name: &str) -> Option<&'a [usize]> {
+        self.table.get(name).map(|t| t.shape.as_slice())
+    }
+
     /// Names that `wanted` accepts, sorted.
     pub(crate) fn names(&self, wanted: impl Fn(&str) -> bool) -> Vec<String> {
         let mut names: Vec<String> = self

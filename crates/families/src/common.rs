@@ -1,0 +1,315 @@
+//! What several families share: tensors in codes, gated units, experts in both published layouts,
+//! rotary keys, draft heads that are recognised and not executed.
+
+use crate::config::{ConfigReader, MAX_WIDTH, Rejected};
+use crate::operands::Operands;
+use crate::sources::{Sources, coded};
+use lamella_program::block::{GatedActivation, GatedUnit, Linear};
+use lamella_program::operand::Coding;
+use lamella_program::program::UnusedComponent;
+use lamella_program::{OperandId, Role, Slice};
+use serde_json::json;
+
+/// The element type of codes in FP8.
+const FP8: &str = "F8_E4M3";
+/// What the name of a tensor in codes ends in once more for its scales.
+const BLOCK_SCALES: &str = "_scale_inv";
+/// Ends of the names of stacked experts.
+const STACKED: [&str; 2] = ["gate_up_proj", "down_proj"];
+/// Ends of the names of a gated unit.
+const UNIT: [&str; 3] = ["gate_proj.weight", "up_proj.weight", "down_proj.weight"];
+
+/// An operand table under construction, fed from a tensor table whose matrices may be codes.
+pub(crate) struct Builder<'a> {
+    pub(crate) sources: &'a Sources<'a>,
+    pub(crate) operands: Operands,
+    coding: CodingOf<'a>,
+}
+
+/// How the elements of a tensor stand for numbers, by its name.
+type CodingOf<'a> = Box<dyn Fn(&str) -> Option<Coding> + 'a>;
+
+impl<'a> Builder<'a> {
+    /// `coding` says how the elements of a tensor stand for numbers.
+    pub(crate) fn new(
+        sources: &'a Sources<'a>,
+        coding: impl Fn(&str) -> Option<Coding> + 'a,
+    ) -> Self {
+        Builder {
+            sources,
+            operands: Operands::default(),
+            coding: Box::new(coding),
+        }
+    }
+
+    /// All of a tensor of `shape` numbers.
+    pub(crate) fn slice(&self, tensor: String, shape: &[usize]) -> Slice {
+        let coding = (self.coding)(&tensor);
+        coded(tensor, shape, coding)
+    }
+
+    /// `rows` rows from `start` on of a tensor of `shape` numbers.
+    pub(crate) fn rows(&self, tensor: &str, shape: &[usize], start: usize, rows: usize) -> Slice {
+        Slice {
+            start,
+            rows,
+            ..self.slice(tensor.to_owned(), shape)
+        }
+    }
+
+    /// A matrix `[rows, cols]` that is a whole tensor.
+    pub(crate) fn matrix(
+        &mut self,
+        name: &str,
+        role: Role,
+        tensor: String,
+        shape: [usize; 2],
+    ) -> OperandId {
+        let parts = vec![vec![self.slice(tensor, &shape)]];
+        self.operands.parts(name, role, &shape, parts)
+    }
+
+    /// A linear map `[rows, cols]` that is a whole tensor, without bias.
+    pub(crate) fn linear(&mut self, name: &str, tensor: String, shape: [usize; 2]) -> Linear {
+        Linear {
+            weight: self.matrix(name, Role::Linear, tensor, shape),
+            bias: None,
+        }
+    }
+
+    /// A dense unit: `gate_proj`, `up_proj` and `down_proj` under the name `tensor`.
+    pub(crate) fn unit(
+        &mut self,
+        name: &str,
+        tensor: &str,
+        [width, hidden]: [usize; 2],
+    ) -> GatedUnit {
+        let mut matrix = |operand: &str, end: &str, shape| {
+            let (name, tensor) = (format!("{name}.{operand}"), format!("{tensor}.{end}"));
+            self.matrix(&name, Role::Linear, tensor, shape)
+        };
+        silu_unit(
+            matrix("gate", UNIT[0], [width, hidden]),
+            matrix("up", UNIT[1], [width, hidden]),
+            matrix("down", UNIT[2], [hidden, width]),
+            width,
+        )
+    }
+
+    /// The experts of one layer under the name `tensor`: three tensors an expert, or two stacked
+    /// ones (`[experts, 2 * width, hidden]` with the gate's rows first, `[experts, hidden, width]`).
+    pub(crate) fn experts(
+        &mut self,
+        name: &str,
+        tensor: &str,
+        [experts, width, hidden]: [usize; 3],
+    ) -> GatedUnit {
+        let [gate_up, down] = STACKED.map(|end| format!("{tensor}.{end}"));
+        let stacked = self.sources.has(&gate_up) || self.sources.has(&down);
+        let single = |expert: usize, end: &str, shape: [usize; 2]| {
+            self.slice(format!("{tensor}.{expert}.{end}"), &shape)
+        };
+        let pair = [experts, 2 * width, hidden];
+        let gate_part = |e: usize| match stacked {
+            true => self.rows(&gate_up, &pair, 2 * e * width, width),
+            false => single(e, UNIT[0], [width, hidden]),
+        };
+        let up_part = |e: usize| match stacked {
+            true => self.rows(&gate_up, &pair, (2 * e + 1) * width, width),
+            false => single(e, UNIT[1], [width, hidden]),
+        };
+        let inner = [experts, width, hidden];
+        let outer = [experts, hidden, width];
+        let down_part = |e: usize| match stacked {
+            true => self.rows(&down, &outer, e * hidden, hidden),
+            false => single(e, UNIT[2], [hidden, width]),
+        };
+        let list = |part: &dyn Fn(usize) -> Slice| -> Vec<Vec<Slice>> {
+            (0..experts).map(|expert| vec![part(expert)]).collect()
+        };
+        let lists = [list(&gate_part), list(&up_part), list(&down_part)];
+        let [gate, up, down] = lists;
+        let mut add = |end: &str, shape: [usize; 3], parts| {
+            let name = format!("{name}.{end}");
+            self.operands.parts(&name, Role::Expert, &shape, parts)
+        };
+        silu_unit(
+            add("gate", inner, gate),
+            add("up", inner, up),
+            add("down", outer, down),
+            width,
+        )
+    }
+}
+
+fn silu_unit(gate: OperandId, up: OperandId, down: OperandId, width: usize) -> GatedUnit {
+    GatedUnit {
+        gate,
+        up,
+        down,
+        width,
+        activation: GatedActivation::Silu,
+        output_gate: None,
+        output_scale: None,
+    }
+}
+
+/// The coding of tensors in FP8 with a scale a block, for a checkpoint whose configuration gives
+/// the block. Each tensor is judged by its own element type and by whether it has scales; one that
+/// is FP8 without scales is left to the closure check, which refuses its type.
+pub(crate) fn block_fp8<'a>(
+    sources: &'a Sources<'a>,
+    block: Option<[usize; 2]>,
+) -> impl Fn(&str) -> Option<Coding> + 'a {
+    move |tensor| {
+        let scale = format!("{tensor}{BLOCK_SCALES}");
+        let in_codes = sources.dtype(tensor) == Some(FP8) && sources.has(&scale);
+        match block {
+            Some(block) if in_codes => Some(Coding::BlockFp8 { scale, block }),
+            _ => None,
+        }
+    }
+}
+
+/// Reads `quantization_config`, where the checkpoint has one: rows and columns of an FP8 block.
+pub(crate) fn read_block_fp8(c: &mut ConfigReader<'_>) -> Result<Option<[usize; 2]>, Rejected> {
+    let Some(mut q) = c.object("quantization_config")? else {
+        return Ok(None);
+    };
+    q.require("quant_method", &json!("fp8"));
+    q.require_if_present("fmt", &json!("e4m3"));
+    // How inputs were rounded when the checkpoint was served; the weights are the same numbers.
+    q.require_if_present("activation_scheme", &json!("dynamic"));
+    // Each tensor's own type says whether it was converted.
+    q.ignore(&["modules_to_not_convert"]);
+    let block = q.optional_wholes("weight_block_size", MAX_WIDTH, 2);
+    let block = match block {
+        Err(rejected) => Err(rejected),
+        Ok(Some(sides)) if sides.len() == 2 && !sides.contains(&0) => Ok([sides[0], sides[1]]),
+        Ok(_) => Err(q.reject("weight_block_size", "is not the two sides of a block")),
+    };
+    c.absorb(q);
+    Ok(Some(block?))
+}
+
+/// Refuses a configuration that is far larger than the checkpoint, before anything of that size is
+/// built. A few missing tensors are the closure check's to name.
+///
+/// `beside` is how many tensors a layer has beside those of `experts` experts (0 where none).
+pub(crate) fn check_size(
+    c: &mut ConfigReader<'_>,
+    sources: &Sources<'_>,
+    layers: usize,
+    beside: usize,
+    experts: usize,
+) -> Result<(), Rejected> {
+    let stacked = !sources
+        .names(|name| name.ends_with(".experts.down_proj"))
+        .is_empty();
+    let per_layer = beside + if stacked { 2 } else { 3 * experts };
+    let needed = layers.saturating_mul(per_layer);
+    if needed > 4 * sources.len() + 4096 || layers.saturating_mul(experts) > 1 << 17 {
+        let message = format!(
+            "{layers} layers of {experts} experts need {needed} tensors, and the checkpoint has {}",
+            sources.len()
+        );
+        return Err(c.reject("num_hidden_layers", message));
+    }
+    Ok(())
+}
+
+/// What a configuration says about plain rotary positions.
+pub(crate) struct RopeKeys {
+    /// Base of the frequencies.
+    pub(crate) theta: f64,
+    /// Share of the channels that rotate, where the configuration says.
+    pub(crate) partial: Option<f64>,
+}
+
+/// Reads the rope keys, which stand at the top level or in `rope_parameters` as newer exporters
+/// write them. `inert` are keys of that object that change nothing. A value that cannot be used
+/// leaves a defect and a stand-in: it shapes no tensor.
+pub(crate) fn read_rope(c: &mut ConfigReader<'_>, inert: &[&str]) -> RopeKeys {
+    c.require_if_present("rope_scaling", &json!(null));
+    let mut theta = c.optional_positive("rope_theta");
+    let mut partial = c.optional_positive("partial_rotary_factor");
+    if let Ok(Some(mut rope)) = c.object("rope_parameters") {
+        let inner = [
+            rope.optional_positive("rope_theta"),
+            rope.optional_positive("partial_rotary_factor"),
+        ];
+        rope.require_if_present("rope_type", &json!("default"));
+        rope.ignore(inert);
+        c.absorb(rope);
+        let [inner_theta, inner_partial] = inner;
+        theta = agreed(c, "rope_theta", theta, inner_theta);
+        partial = agreed(c, "partial_rotary_factor", partial, inner_partial);
+    }
+    if let Ok(None) = theta {
+        theta = c.positive("rope_theta").map(Some);
+    }
+    let partial = partial.unwrap_or(None);
+    if partial.is_some_and(|share| share > 1.0) {
+        let _ = c.reject("partial_rotary_factor", "is more than 1");
+    }
+    RopeKeys {
+        theta: theta.unwrap_or(None).unwrap_or(1.0),
+        partial: partial.filter(|&share| share <= 1.0),
+    }
+}
+
+fn agreed(
+    c: &mut ConfigReader<'_>,
+    key: &str,
+    top: Result<Option<f64>, Rejected>,
+    nested: Result<Option<f64>, Rejected>,
+) -> Result<Option<f64>, Rejected> {
+    match (top?, nested?) {
+        (Some(a), Some(b)) if a != b => {
+            Err(c.reject(key, format!("is {a}, but rope_parameters.{key} is {b}")))
+        }
+        (a, b) => Ok(a.or(b)),
+    }
+}
+
+/// The tensors of a draft head and of their scales: those that `belongs` accepts, by full name.
+/// `None` where the checkpoint has none.
+pub(crate) fn draft_head(
+    sources: &Sources<'_>,
+    belongs: impl Fn(&str) -> bool,
+) -> Option<UnusedComponent> {
+    let tensors = sources.names(|name| match name.strip_suffix(BLOCK_SCALES) {
+        Some(codes) => sources.dtype(codes) == Some(FP8) && belongs(codes),
+        None => belongs(name),
+    });
+    let name = "draft head (multi-token prediction)";
+    component(name, "not executed yet", tensors)
+}
+
+/// A part of the checkpoint that is not executed; `None` where it has no tensors.
+pub(crate) fn component(name: &str, reason: &str, tensors: Vec<String>) -> Option<UnusedComponent> {
+    (!tensors.is_empty()).then(|| UnusedComponent {
+        name: name.to_owned(),
+        reason: reason.to_owned(),
+        tensors,
+    })
+}
+
+/// Whether `end` names a tensor of a gated unit: `up_proj.weight`.
+pub(crate) fn is_unit(end: &str) -> bool {
+    UNIT.contains(&end)
+}
+
+/// Whether `end` names a tensor of one of `experts` experts: `7.up_proj.weight`, `gate_up_proj`.
+pub(crate) fn is_expert(end: &str, experts: usize) -> bool {
+    STACKED.contains(&end)
+        || numbered(end, "").is_some_and(|(index, rest)| index < experts && is_unit(rest))
+}
+
+/// The number after `prefix` and what follows its dot: `layers.3.norm` behind `layers.` is
+/// `(3, "norm")`.
+pub(crate) fn numbered<'n>(name: &'n str, prefix: &str) -> Option<(usize, &'n str)> {
+    let (digits, rest) = name.strip_prefix(prefix)?.split_once('.')?;
+    let index: usize = digits.parse().ok()?;
+    (index.to_string() == digits).then_some((index, rest))
+}
