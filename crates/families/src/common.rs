@@ -155,15 +155,15 @@ fn silu_unit(gate: OperandId, up: OperandId, down: OperandId, width: usize) -> G
 }
 
 /// The coding of tensors in FP8 with a scale a block, for a checkpoint whose configuration gives
-/// the block. Each tensor is judged by its own element type and by whether it has scales; one that
-/// is FP8 without scales is left to the closure check, which refuses its type.
+/// the block. Each tensor is judged by itself: it is in codes where its type or its scales say so,
+/// and the closure check names what is missing of the two.
 pub(crate) fn block_fp8<'a>(
     sources: &'a Sources<'a>,
     block: Option<[usize; 2]>,
 ) -> impl Fn(&str) -> Option<Coding> + 'a {
     move |tensor| {
         let scale = format!("{tensor}{BLOCK_SCALES}");
-        let in_codes = sources.dtype(tensor) == Some(FP8) && sources.has(&scale);
+        let in_codes = sources.dtype(tensor) == Some(FP8) || sources.has(&scale);
         match block {
             Some(block) if in_codes => Some(Coding::BlockFp8 { scale, block }),
             _ => None,
