@@ -1,0 +1,266 @@
+//! The reference backend: the program read aloud in plain loops.
+//!
+//! Weights are f32, sums are f64, nothing is tiled, threaded or shared with the kernels. It is the
+//! oracle the kernels are compared with, and itself compared with independent implementations. It
+//! keeps every weight as f32, so it is for small models.
+
+mod attention;
+mod compressed;
+mod delta;
+mod ffn;
+mod latent;
+mod math;
+mod ngram;
+mod residual;
+
+use super::{Backend, Segment};
+use crate::cancel::Cancel;
+use crate::error::Error;
+use crate::state::{Fixed, LayerState, PagedRows};
+use crate::step::Span;
+use crate::weights::{self, Choice};
+use lamella_container::Store;
+use lamella_program::block::{Linear, Mixer, Residual, RmsNorm};
+use lamella_program::state::{history, layer_state};
+use lamella_program::{OperandId, Program};
+use math::{add, matrix_vector};
+use std::sync::Arc;
+
+/// All operands as f32, row-major, and the stream.
+pub(crate) struct Reference {
+    program: Arc<Program>,
+    operands: Vec<Vec<f32>>,
+    /// Names of each layer's state items.
+    names: Vec<Vec<String>>,
+    hidden: Vec<f32>,
+    /// Positions selected for each row of the piece by the last layer that selects.
+    selections: Vec<Option<Vec<usize>>>,
+}
+
+/// One row on its way through a layer.
+struct Row<'s> {
+    position: usize,
+    /// The row's token, then the ones before it.
+    recent: Vec<Option<u32>>,
+    /// Layers before this one that have sealed a block of the attention residual.
+    sealed: usize,
+    names: &'s [String],
+    state: &'s mut LayerState,
+    selection: &'s mut Option<Vec<usize>>,
+}
+
+impl Row<'_> {
+    fn token(&self) -> u32 {
+        self.recent.first().copied().flatten().unwrap_or(0)
+    }
+
+    fn place(&self, name: &str) -> usize {
+        match self.names.iter().position(|known| known == name) {
+            Some(place) => place,
+            None => unreachable!("the layer declares {name}"),
+        }
+    }
+
+    fn rows(&mut self, name: &str) -> &mut PagedRows {
+        let place = self.place(name);
+        self.state.rows_mut(place)
+    }
+
+    fn fixed(&mut self, name: &str) -> &mut Fixed {
+        let place = self.place(name);
+        self.state.fixed_mut(place)
+    }
+}
+
+impl Reference {
+    /// Reads every operand of the store and widens it.
+    pub(crate) fn prepare(store: &Store, choices: &[Choice]) -> Result<Reference, Error> {
+        let program = Arc::new(store.program().clone());
+        let mut operands = Vec::with_capacity(program.operands.len());
+        for (index, operand) in program.operands.iter().enumerate() {
+            let mut values = Vec::with_capacity(operand.elements());
+            for item in 0..operand.items() {
+                values.extend(weights::read_f32(
+                    store,
+                    OperandId(index as u32),
+                    item,
+                    choices[index],
+                )?);
+            }
+            operands.push(values);
+        }
+        let names = |index| {
+            let items = layer_state(&program, index).into_iter();
+            items.map(|item| item.name).collect()
+        };
+        let names = (0..program.layers.len()).map(names).collect();
+        Ok(Reference {
+            program,
+            operands,
+            names,
+            hidden: Vec::new(),
+            selections: Vec::new(),
+        })
+    }
+
+    fn weight(&self, id: OperandId) -> &[f32] {
+        &self.operands[id.index()]
+    }
+
+    fn linear(&self, linear: &Linear, x: &[f32]) -> Vec<f32> {
+        let mut y = matrix_vector(self.weight(linear.weight), x);
+        if let Some(bias) = linear.bias {
+            add(&mut y, self.weight(bias));
+        }
+        y
+    }
+
+    /// Norms each `width` values of `x` on their own. A longer weight covers all of them.
+    fn norm_parts(&self, norm: &RmsNorm, width: usize, x: &mut [f32]) {
+        let weight = norm.weight.map(|id| self.weight(id));
+        let offset = if norm.unit_offset { 1.0 } else { 0.0 };
+        for (part, x) in x.chunks_exact_mut(width).enumerate() {
+            let squares: f64 = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
+            let scale = 1.0 / (squares / width as f64 + f64::from(norm.eps)).sqrt();
+            for (i, v) in x.iter_mut().enumerate() {
+                let w = weight.map_or(1.0, |w| {
+                    let at = if w.len() == width {
+                        i
+                    } else {
+                        part * width + i
+                    };
+                    f64::from(w[at]) + offset
+                });
+                *v = (f64::from(*v) * scale * w) as f32;
+            }
+        }
+    }
+
+    fn mixer(&self, mixer: &Mixer, x: &[f32], row: &mut Row<'_>) -> Vec<f32> {
+        match mixer {
+            Mixer::Attention(a) => self.attention(a, x, row),
+            Mixer::LatentAttention(a) => self.latent_attention(a, x, row),
+            Mixer::CompressedAttention(a) => self.compressed_attention(a, x, row),
+            Mixer::Kda(d) | Mixer::GatedDeltaNet(d) => self.delta_net(d, x, row),
+            _ => unreachable!("the closure check refuses mixers without rules"),
+        }
+    }
+
+    /// Layers before `index` that seal a block of the attention residual.
+    fn sealed_before(&self, index: usize) -> usize {
+        let layers = self.program.layers[..index].iter();
+        let seals = |r: &Residual| matches!(r, Residual::AttentionResidual { seals: true, .. });
+        layers.filter(|layer| seals(&layer.residual)).count()
+    }
+
+    /// The stream that starts from one embedded token.
+    fn enter(&self, embedded: &[f32]) -> Vec<f32> {
+        let width = self.program.boundary.width;
+        match self.program.layers.first().map(|layer| &layer.residual) {
+            // The running sum is the last part; nothing is sealed yet.
+            Some(Residual::AttentionResidual { .. }) => {
+                let mut stream = vec![0.0; width - embedded.len()];
+                stream.extend_from_slice(embedded);
+                stream
+            }
+            _ => embedded.repeat(width / embedded.len()),
+        }
+    }
+}
+
+impl Backend for Reference {
+    fn resident_bytes(&self) -> u64 {
+        self.operands.iter().map(|o| o.len() as u64 * 4).sum()
+    }
+
+    fn embed(&mut self, _segments: &[Segment], tokens: &[u32]) {
+        let entry = &self.program.entry;
+        let width = self.program.dims.hidden;
+        let mut hidden = Vec::with_capacity(tokens.len() * self.program.boundary.width);
+        for &token in tokens {
+            let at = token as usize * width;
+            let mut row = self.weight(entry.embedding)[at..at + width].to_vec();
+            if let Some(scale) = entry.scale {
+                row.iter_mut().for_each(|v| *v *= scale);
+            }
+            if let Some(norm) = &entry.norm {
+                self.norm_parts(norm, width, &mut row);
+            }
+            hidden.extend(self.enter(&row));
+        }
+        self.hidden = hidden;
+        self.selections = vec![None; tokens.len()];
+    }
+
+    fn load(&mut self, _segments: &[Segment], activations: &[f32]) {
+        self.hidden = activations.to_vec();
+        self.selections = vec![None; activations.len() / self.program.boundary.width];
+    }
+
+    fn layer(
+        &mut self,
+        index: usize,
+        segments: &[Segment],
+        spans: &mut [Span<'_>],
+        cancel: &Cancel,
+    ) -> Result<(), Error> {
+        let program = Arc::clone(&self.program);
+        let (layer, width) = (&program.layers[index], program.boundary.width);
+        let (history, sealed) = (history(&program), self.sealed_before(index));
+        for segment in segments {
+            for i in 0..segment.rows {
+                cancel.check()?;
+                let (position, at) = (segment.position + i, segment.row + i);
+                let span = &mut spans[segment.span];
+                let recent = (0..=history).map(|back| span.token_before(position, back));
+                let mut selection = self.selections[at].take();
+                let mut row = Row {
+                    position,
+                    recent: recent.collect(),
+                    sealed,
+                    names: &self.names[index],
+                    state: &mut span.session.layers[index],
+                    selection: &mut selection,
+                };
+                let mut stream = self.hidden[at * width..(at + 1) * width].to_vec();
+                for table in &program.entry.per_layer_embeddings {
+                    if table.layer == index {
+                        self.add_ngrams(table, &mut stream, &mut row);
+                    }
+                }
+                self.walk(layer, &mut stream, &mut row);
+                self.hidden[at * width..(at + 1) * width].copy_from_slice(&stream);
+                self.selections[at] = selection;
+            }
+        }
+        Ok(())
+    }
+
+    fn hidden(&self) -> &[f32] {
+        &self.hidden
+    }
+
+    fn logits(&mut self, rows: &[u32], out: &mut Vec<f32>) {
+        let exit = &self.program.exit;
+        let (width, hidden) = (self.program.boundary.width, self.program.dims.hidden);
+        for &row in rows {
+            let row = row as usize;
+            let mut x = self.reduce(exit, &self.hidden[row * width..(row + 1) * width]);
+            if let Some(norm) = &exit.norm {
+                self.norm_parts(norm, hidden, &mut x);
+            }
+            if let Some(scale) = exit.scale {
+                x.iter_mut().for_each(|v| *v *= scale);
+            }
+            let head = &self.weight(exit.head)[..exit.logits * hidden];
+            out.extend(
+                matrix_vector(head, &x)
+                    .into_iter()
+                    .map(|l| match exit.soft_cap {
+                        Some(cap) => cap * (l / cap).tanh(),
+                        None => l,
+                    }),
+            );
+        }
+    }
+}
