@@ -11,10 +11,16 @@ pub(crate) struct Family {
     pub(crate) lower: fn(&mut ConfigReader<'_>, &[TensorInfo]) -> Result<Program, Rejected>,
 }
 
-static FAMILIES: &[Family] = &[Family {
-    model_types: &["olmoe"],
-    lower: crate::olmoe::lower,
-}];
+static FAMILIES: &[Family] = &[
+    Family {
+        model_types: crate::inkling::MODEL_TYPES,
+        lower: crate::inkling::lower,
+    },
+    Family {
+        model_types: &["olmoe"],
+        lower: crate::olmoe::lower,
+    },
+];
 
 /// The family that `model_type` names.
 pub(crate) fn family(model_type: &str) -> Option<&'static Family> {
