@@ -192,10 +192,7 @@ pub(crate) fn read_block_fp8(c: &mut ConfigReader<'_>) -> Result<Option<[usize; 
     Ok(Some(block?))
 }
 
-/// Refuses a configuration that is far larger than the checkpoint, before anything of that size is
-/// built. A few missing tensors are the closure check's to name.
-///
-/// `beside` is how many tensors a layer has beside those of `experts` experts (0 where none).
+/// [`check_mixed_size`] where every layer has experts.
 pub(crate) fn check_size(
     c: &mut ConfigReader<'_>,
     sources: &Sources<'_>,
@@ -203,14 +200,32 @@ pub(crate) fn check_size(
     beside: usize,
     experts: usize,
 ) -> Result<(), Rejected> {
+    check_mixed_size(c, sources, [layers, layers], beside, experts)
+}
+
+/// Refuses a configuration that is far larger than the checkpoint, before anything of that size is
+/// built. A few missing tensors are the closure check's to name.
+///
+/// `sparse` of the `layers` have `experts` experts each; `beside` is how many tensors a layer has
+/// beside those.
+pub(crate) fn check_mixed_size(
+    c: &mut ConfigReader<'_>,
+    sources: &Sources<'_>,
+    [layers, sparse]: [usize; 2],
+    beside: usize,
+    experts: usize,
+) -> Result<(), Rejected> {
     let stacked = !sources
         .names(|name| name.ends_with(".experts.down_proj"))
         .is_empty();
-    let per_layer = beside + if stacked { 2 } else { 3 * experts };
-    let needed = layers.saturating_mul(per_layer);
-    if needed > 4 * sources.len() + 4096 || layers.saturating_mul(experts) > 1 << 17 {
+    let mixture = if stacked { 2 } else { 3 * experts };
+    let needed = layers
+        .saturating_mul(beside)
+        .saturating_add(sparse.saturating_mul(mixture));
+    if needed > 4 * sources.len() + 4096 || sparse.saturating_mul(experts) > 1 << 17 {
         let message = format!(
-            "{layers} layers of {experts} experts need {needed} tensors, and the checkpoint has {}",
+            "{layers} layers and {experts} experts in {sparse} of them need {needed} tensors, \
+             and the checkpoint has {}",
             sources.len()
         );
         return Err(c.reject("num_hidden_layers", message));

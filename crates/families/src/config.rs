@@ -278,7 +278,8 @@ impl<'c> ConfigReader<'c> {
         Some(value)
     }
 
-    fn present(&mut self, key: &str) -> Option<&'c Value> {
+    /// The value of `key`; `None` where it is absent or null.
+    pub(crate) fn present(&mut self, key: &str) -> Option<&'c Value> {
         self.value(key).filter(|value| !value.is_null())
     }
 

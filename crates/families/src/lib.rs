@@ -10,6 +10,7 @@
 mod common;
 #[allow(dead_code, reason = "the families that need all of it are being added")]
 mod config;
+mod glm;
 mod inkling;
 mod json;
 mod olmoe;

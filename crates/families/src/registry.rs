@@ -13,6 +13,10 @@ pub(crate) struct Family {
 
 static FAMILIES: &[Family] = &[
     Family {
+        model_types: &["glm_moe_dsa"],
+        lower: crate::glm::lower,
+    },
+    Family {
         model_types: crate::inkling::MODEL_TYPES,
         lower: crate::inkling::lower,
     },

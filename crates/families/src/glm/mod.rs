@@ -1,0 +1,381 @@
+//! GLM-5 (Zhipu AI 2026): latent attention over the positions a lightning indexer selects, and
+//! experts chosen by sigmoid scores with a correction bias.
+//!
+//! Peculiar to it: only some layers have an indexer, the others take the selection of the nearest
+//! earlier one; an indexer rotates the first channels of its heads and attention the last ones, both
+//! in adjacent pairs; the norms inside attention have an eps of their own; the layers of the draft
+//! head are numbered on behind the last layer.
+
+mod config;
+
+use crate::common::{Builder, block_fp8, draft_head, is_expert, is_unit, numbered};
+use crate::config::{ConfigReader, Rejected};
+use crate::sources::Sources;
+use config::{Config, Kind};
+use lamella_program::block::{
+    Block, Ffn, GatedUnit, IndexNorm, Indexer, LatentAttention, LatentSelection, Layer, Linear,
+    Mixer, Residual, RmsNorm, Rope, RopePairing, RopePlace, Routed, Router, RouterGroups, Scoring,
+    WeightRule,
+};
+use lamella_program::program::{Boundary, Dims, Entry, Exit, PROGRAM_VERSION};
+use lamella_program::{Program, Role, TensorInfo};
+
+/// Eps of the norms of the two latents and of index keys: the default of the vendor's classes, and
+/// not `rms_norm_eps`.
+const INNER_EPS: f32 = 1e-6;
+/// What is added to the sum of the chosen scores.
+const SUM_EPS: f32 = 1e-20;
+
+/// Lowers a GLM checkpoint.
+pub(crate) fn lower(
+    reader: &mut ConfigReader<'_>,
+    tensors: &[TensorInfo],
+) -> Result<Program, Rejected> {
+    let sources = Sources::new(tensors);
+    let config = Config::read(reader, &sources)?;
+    let lowering = Lowering {
+        config: &config,
+        table: Builder::new(&sources, block_fp8(&sources, config.block)),
+    };
+    Ok(lowering.program())
+}
+
+/// A checkpoint on its way to a program.
+struct Lowering<'a> {
+    config: &'a Config,
+    table: Builder<'a>,
+}
+
+impl Lowering<'_> {
+    fn program(mut self) -> Program {
+        let c = self.config;
+        let shape = [c.vocabulary, c.hidden];
+        let mut table = |name: &str, role, source: &str| {
+            let source = format!("{source}.weight");
+            self.table.matrix(name, role, source, shape)
+        };
+        let embedding = table("embedding", Role::Embedding, "model.embed_tokens");
+        let head = match c.tied_head {
+            true => embedding,
+            false => table("head", Role::Head, "lm_head"),
+        };
+        let layers = (0..c.layers.len()).map(|index| self.layer(index)).collect();
+        let norm = self.norm("final_norm", "model.norm", c.hidden, c.eps);
+        let draft = draft_head(self.table.sources, |name| is_draft(c, name));
+        Program {
+            version: PROGRAM_VERSION,
+            family: "glm".to_owned(),
+            dims: Dims {
+                hidden: c.hidden,
+                vocabulary: c.vocabulary,
+                context: c.context,
+            },
+            boundary: Boundary {
+                state_schema: "glm/stream.v1".to_owned(),
+                width: c.hidden,
+                needs_token_ids: false,
+            },
+            entry: Entry {
+                embedding,
+                scale: None,
+                norm: None,
+                per_layer_embeddings: Vec::new(),
+            },
+            layers,
+            exit: Exit {
+                reduction: None,
+                norm: Some(norm),
+                head,
+                logits: c.vocabulary,
+                scale: None,
+                soft_cap: None,
+            },
+            operands: self.table.operands.finish(),
+            unused: draft.into_iter().collect(),
+        }
+    }
+
+    fn layer(&mut self, index: usize) -> Layer {
+        let c = self.config;
+        let kind = c.layers[index];
+        let name = format!("layers.{index}");
+        let tensor = format!("model.layers.{index}");
+        let ffn = if kind.sparse { "experts" } else { "dense" };
+        let mut norm = |end: &str, source: &str| {
+            let (name, source) = (format!("{name}.{end}.norm"), format!("{tensor}.{source}"));
+            Some(self.norm(&name, &source, c.hidden, c.eps))
+        };
+        let mixer_norm = norm("attention", "input_layernorm");
+        let ffn_norm = norm(ffn, "post_attention_layernorm");
+        Layer {
+            residual: Residual::Plain,
+            mixer: Block {
+                pre_norm: mixer_norm,
+                body: Mixer::LatentAttention(self.attention(&name, &tensor, kind)),
+                convolution: None,
+                post_norm: None,
+            },
+            ffn: Block {
+                pre_norm: ffn_norm,
+                body: match kind.sparse {
+                    true => Ffn::Routed(self.routed(&name, &tensor)),
+                    false => Ffn::Dense(self.unit(&name, "dense", &tensor, "mlp", c.dense_width)),
+                },
+                convolution: None,
+                post_norm: None,
+            },
+        }
+    }
+
+    fn attention(&mut self, name: &str, tensor: &str, kind: Kind) -> LatentAttention {
+        let c = self.config;
+        let (name, tensor) = (format!("{name}.attention"), format!("{tensor}.self_attn"));
+        let head_dim = c.nope_dim + c.rope_dim;
+        let mut linear = |end: &str, source: &str, shape, bias| {
+            self.linear(
+                &format!("{name}.{end}"),
+                &format!("{tensor}.{source}"),
+                shape,
+                bias,
+            )
+        };
+        let query_down = linear("query_down", "q_a_proj", [c.query_rank, c.hidden], c.biases);
+        let query_up = linear(
+            "query_up",
+            "q_b_proj",
+            [c.heads * head_dim, c.query_rank],
+            false,
+        );
+        let rows = c.latent + c.rope_dim;
+        let latent_down = linear(
+            "latent_down",
+            "kv_a_proj_with_mqa",
+            [rows, c.hidden],
+            c.biases,
+        );
+        let rows = c.heads * (c.nope_dim + c.value_dim);
+        let latent_up = linear("latent_up", "kv_b_proj", [rows, c.latent], false);
+        let output = linear(
+            "output",
+            "o_proj",
+            [c.hidden, c.heads * c.value_dim],
+            c.biases,
+        );
+        let mut norm = |end: &str, source: &str, len| {
+            let (name, source) = (format!("{name}.{end}"), format!("{tensor}.{source}"));
+            self.norm(&name, &source, len, INNER_EPS)
+        };
+        let query_norm = norm("query_norm", "q_a_layernorm", c.query_rank);
+        let latent_norm = norm("latent_norm", "kv_a_layernorm", c.latent);
+        LatentAttention {
+            heads: c.heads,
+            nope_dim: c.nope_dim,
+            rope_dim: c.rope_dim,
+            value_dim: c.value_dim,
+            latent_dim: c.latent,
+            query_down,
+            query_norm,
+            query_up,
+            latent_down,
+            latent_norm,
+            latent_up,
+            output,
+            rope: Some(self.rope(RopePlace::Last)),
+            scale: (1.0 / (head_dim as f64).sqrt()) as f32,
+            output_gate: None,
+            selection: Some(match kind.selects {
+                true => LatentSelection::Own(self.indexer(&name, &tensor)),
+                false => LatentSelection::Shared,
+            }),
+        }
+    }
+
+    fn indexer(&mut self, name: &str, tensor: &str) -> Indexer {
+        let c = self.config;
+        let (name, tensor) = (format!("{name}.index"), format!("{tensor}.indexer"));
+        let (heads, dim) = (c.index.heads, c.index.dim);
+        let mut linear = |end: &str, source: &str, shape| {
+            self.linear(
+                &format!("{name}.{end}"),
+                &format!("{tensor}.{source}"),
+                shape,
+                false,
+            )
+        };
+        let query = linear("query", "wq_b", [heads * dim, c.query_rank]);
+        let key = linear("key", "wk", [dim, c.hidden]);
+        // Kept precise as a router is: it weighs what is chosen.
+        let weights = self.table.matrix(
+            &format!("{name}.head_weights"),
+            Role::Router,
+            format!("{tensor}.weights_proj.weight"),
+            [heads, c.hidden],
+        );
+        let mut vector = |end: &str| {
+            let (name, tensor) = (
+                format!("{name}.key_norm.{end}"),
+                format!("{tensor}.k_norm.{end}"),
+            );
+            self.table.operands.vector(&name, tensor, dim)
+        };
+        Indexer {
+            heads,
+            head_dim: dim,
+            top_k: c.index.top_k,
+            block: 1,
+            query,
+            key: Some(key),
+            query_norm: None,
+            key_norm: Some(IndexNorm::Layer {
+                weight: vector("weight"),
+                bias: vector("bias"),
+                eps: INNER_EPS,
+            }),
+            head_weights: Some(Linear {
+                weight: weights,
+                bias: None,
+            }),
+            // Both factors are positive, so they pass through the rectifier.
+            scale: (1.0 / ((heads as f64) * (dim as f64)).sqrt()) as f32,
+            rope: Some(self.rope(RopePlace::First)),
+        }
+    }
+
+    fn routed(&mut self, name: &str, tensor: &str) -> Routed {
+        let c = self.config;
+        let e = &c.experts;
+        let weight = self.table.matrix(
+            &format!("{name}.router"),
+            Role::Router,
+            format!("{tensor}.mlp.gate.weight"),
+            [e.count, c.hidden],
+        );
+        let bias = self.table.operands.vector(
+            &format!("{name}.router.selection_bias"),
+            format!("{tensor}.mlp.gate.e_score_correction_bias"),
+            e.count,
+        );
+        let shape = [e.count, e.width, c.hidden];
+        let unit = self.table.experts(
+            &format!("{name}.experts"),
+            &format!("{tensor}.mlp.experts"),
+            shape,
+        );
+        let width = e.width * e.shared;
+        let shared = self.unit(name, "shared", tensor, "mlp.shared_experts", width);
+        Routed {
+            router: Router {
+                weight,
+                scoring: Scoring::Sigmoid,
+                selection_bias: Some(bias),
+                groups: (e.groups > 1).then_some(RouterGroups {
+                    count: e.groups,
+                    top_k: e.top_groups,
+                }),
+                hash_table: None,
+                weights: match e.renormalise {
+                    true => WeightRule::Normalised { eps: SUM_EPS },
+                    false => WeightRule::Raw,
+                },
+                scale: (e.scale != 1.0).then_some(e.scale),
+                learned_scale: None,
+            },
+            experts: e.count,
+            top_k: e.top_k,
+            unit,
+            shared: vec![shared],
+            latent: None,
+        }
+    }
+
+    fn unit(
+        &mut self,
+        name: &str,
+        end: &str,
+        tensor: &str,
+        source: &str,
+        width: usize,
+    ) -> GatedUnit {
+        let (name, tensor) = (format!("{name}.{end}"), format!("{tensor}.{source}"));
+        self.table.unit(&name, &tensor, [width, self.config.hidden])
+    }
+
+    /// A linear map; `source` is its tensors' name without `.weight` and `.bias`.
+    fn linear(&mut self, name: &str, source: &str, shape: [usize; 2], bias: bool) -> Linear {
+        let linear = self.table.linear(name, format!("{source}.weight"), shape);
+        let bias = bias.then(|| {
+            let operands = &mut self.table.operands;
+            operands.vector(&format!("{name}.bias"), format!("{source}.bias"), shape[0])
+        });
+        Linear { bias, ..linear }
+    }
+
+    fn norm(&mut self, name: &str, source: &str, len: usize, eps: f32) -> RmsNorm {
+        let operands = &mut self.table.operands;
+        operands.norm(name, format!("{source}.weight"), len, eps)
+    }
+
+    fn rope(&self, place: RopePlace) -> Rope {
+        Rope {
+            theta: self.config.theta,
+            dims: self.config.rope_dim,
+            place,
+            pairing: RopePairing::Adjacent,
+            yarn: None,
+        }
+    }
+}
+
+/// Whether `name` is a tensor of the draft head: a whole layer with its joints, numbered on behind
+/// the last layer. Some exports repeat the embedding and the head there.
+fn is_draft(c: &Config, name: &str) -> bool {
+    let Some((index, end)) = numbered(name, "model.layers.") else {
+        return false;
+    };
+    let first = c.layers.len();
+    if index < first || index - first >= c.draft_layers {
+        return false;
+    }
+    if let Some(end) = end.strip_prefix("mlp.experts.") {
+        return is_expert(end, c.experts.count);
+    }
+    if let Some(end) = end.strip_prefix("mlp.shared_experts.") {
+        return is_unit(end);
+    }
+    if let Some(end) = end.strip_prefix("self_attn.") {
+        return is_attention(c, end);
+    }
+    [
+        "embed_tokens.weight",
+        "eh_proj.weight",
+        "enorm.weight",
+        "hnorm.weight",
+        "input_layernorm.weight",
+        "mlp.gate.e_score_correction_bias",
+        "mlp.gate.weight",
+        "post_attention_layernorm.weight",
+        "shared_head.head.weight",
+        "shared_head.norm.weight",
+    ]
+    .contains(&end)
+}
+
+fn is_attention(c: &Config, end: &str) -> bool {
+    let biases = ["kv_a_proj_with_mqa.bias", "o_proj.bias", "q_a_proj.bias"];
+    c.biases && biases.contains(&end)
+        || [
+            "indexer.k_norm.bias",
+            "indexer.k_norm.weight",
+            "indexer.weights_proj.weight",
+            "indexer.wk.weight",
+            "indexer.wq_b.weight",
+            "kv_a_layernorm.weight",
+            "kv_a_proj_with_mqa.weight",
+            "kv_b_proj.weight",
+            "o_proj.weight",
+            "q_a_layernorm.weight",
+            "q_a_proj.weight",
+            "q_b_proj.weight",
+        ]
+        .contains(&end)
+}
