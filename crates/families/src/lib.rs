@@ -15,6 +15,8 @@ mod inkling;
 mod json;
 mod olmoe;
 mod operands;
+#[allow(dead_code, reason = "the families that need all of it are being added")]
+mod qwen;
 mod registry;
 #[allow(dead_code, reason = "the families that need all of it are being added")]
 mod sources;
