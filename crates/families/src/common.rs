@@ -96,6 +96,38 @@ impl<'a> Builder<'a> {
         )
     }
 
+    /// A matrix whose rows stand in several places of one tensor of `source` numbers; `cuts` are the
+    /// first row of each place and how many rows it has.
+    ///
+    /// A tensor that is absent or has another shape is a defect that the closure check names; it is
+    /// then claimed in one piece, so that no number of the configuration alone decides how many
+    /// slices are built.
+    pub(crate) fn cuts(
+        &mut self,
+        name: &str,
+        [rows, cols]: [usize; 2],
+        tensor: &str,
+        source: &[usize],
+        cuts: impl Iterator<Item = [usize; 2]>,
+    ) -> Linear {
+        let whole = self.slice(tensor.to_owned(), source);
+        let usable = self.sources.shape(tensor) == Some(&whole.tensor_shape);
+        let cut = |[start, rows]: [usize; 2]| Slice {
+            start,
+            rows,
+            ..whole.clone()
+        };
+        let part = match usable {
+            true => cuts.map(cut).collect(),
+            false => vec![cut([0, rows])],
+        };
+        let parts = vec![part];
+        Linear {
+            weight: self.operands.parts(name, Role::Linear, &[rows, cols], parts),
+            bias: None,
+        }
+    }
+
     /// The experts of one layer under the name `tensor`: three tensors an expert, or two stacked
     /// ones (`[experts, 2 * width, hidden]` with the gate's rows first, `[experts, hidden, width]`).
     pub(crate) fn experts(
@@ -285,6 +317,25 @@ fn agreed(
         }
         (a, b) => Ok(a.or(b)),
     }
+}
+
+/// A list with one of two words a layer; `true` is the second one.
+pub(crate) fn choices(
+    c: &mut ConfigReader<'_>,
+    key: &str,
+    words: &[&str],
+    [no, yes]: [&str; 2],
+    count: usize,
+) -> Result<Vec<bool>, Rejected> {
+    if words.len() != count {
+        let message = format!("has {} entries for {count} layers", words.len());
+        return Err(c.reject(key, message));
+    }
+    if words.iter().any(|&word| word != no && word != yes) {
+        let message = format!("may only say {no:?} and {yes:?}");
+        return Err(c.reject(key, message));
+    }
+    Ok(words.iter().map(|&word| word == yes).collect())
 }
 
 /// The tensors of a draft head and of their scales: those that `belongs` accepts, by full name.

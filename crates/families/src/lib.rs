@@ -15,8 +15,10 @@ mod inkling;
 mod json;
 mod olmoe;
 mod operands;
+mod plain;
 #[allow(dead_code, reason = "the families that need all of it are being added")]
 mod qwen;
+mod qwen36;
 mod registry;
 #[allow(dead_code, reason = "the families that need all of it are being added")]
 mod sources;

@@ -24,6 +24,10 @@ static FAMILIES: &[Family] = &[
         model_types: &["olmoe"],
         lower: crate::olmoe::lower,
     },
+    Family {
+        model_types: crate::qwen36::MODEL_TYPES,
+        lower: crate::qwen36::lower,
+    },
 ];
 
 /// The family that `model_type` names.

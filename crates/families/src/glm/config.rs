@@ -1,6 +1,6 @@
 //! The configuration of GLM.
 
-use crate::common::{check_mixed_size, read_block_fp8, read_rope};
+use crate::common::{check_mixed_size, choices, read_block_fp8, read_rope};
 use crate::config::{
     ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
     Rejected,
@@ -314,23 +314,4 @@ fn read_pattern<'c>(c: &mut ConfigReader<'c>) -> Result<Option<Vec<&'c str>>, Re
         Some(words) => Ok(Some(words)),
         None => Err(c.reject(key, "may only have the letters F and S")),
     }
-}
-
-/// A list with one of two words a layer; `true` is the second one.
-fn choices(
-    c: &mut ConfigReader<'_>,
-    key: &str,
-    words: &[&str],
-    [no, yes]: [&str; 2],
-    count: usize,
-) -> Result<Vec<bool>, Rejected> {
-    if words.len() != count {
-        let message = format!("has {} entries for {count} layers", words.len());
-        return Err(c.reject(key, message));
-    }
-    if words.iter().any(|&word| word != no && word != yes) {
-        let message = format!("may only say {no:?} and {yes:?}");
-        return Err(c.reject(key, message));
-    }
-    Ok(words.iter().map(|&word| word == yes).collect())
 }

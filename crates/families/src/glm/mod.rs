@@ -10,6 +10,7 @@ mod config;
 
 use crate::common::{Builder, block_fp8, draft_head, is_expert, is_unit, numbered};
 use crate::config::{ConfigReader, Rejected};
+use crate::plain::{self, Ends};
 use crate::sources::Sources;
 use config::{Config, Kind};
 use lamella_program::block::{
@@ -17,7 +18,7 @@ use lamella_program::block::{
     Mixer, Residual, RmsNorm, Rope, RopePairing, RopePlace, Routed, Router, RouterGroups, Scoring,
     WeightRule,
 };
-use lamella_program::program::{Boundary, Dims, Entry, Exit, PROGRAM_VERSION};
+use lamella_program::program::Dims;
 use lamella_program::{Program, Role, TensorInfo};
 
 /// Eps of the norms of the two latents and of index keys: the default of the vendor's classes, and
@@ -62,37 +63,18 @@ impl Lowering<'_> {
         let layers = (0..c.layers.len()).map(|index| self.layer(index)).collect();
         let norm = self.norm("final_norm", "model.norm", c.hidden, c.eps);
         let draft = draft_head(self.table.sources, |name| is_draft(c, name));
-        Program {
-            version: PROGRAM_VERSION,
-            family: "glm".to_owned(),
-            dims: Dims {
-                hidden: c.hidden,
-                vocabulary: c.vocabulary,
-                context: c.context,
-            },
-            boundary: Boundary {
-                state_schema: "glm/stream.v1".to_owned(),
-                width: c.hidden,
-                needs_token_ids: false,
-            },
-            entry: Entry {
-                embedding,
-                scale: None,
-                norm: None,
-                per_layer_embeddings: Vec::new(),
-            },
-            layers,
-            exit: Exit {
-                reduction: None,
-                norm: Some(norm),
-                head,
-                logits: c.vocabulary,
-                scale: None,
-                soft_cap: None,
-            },
-            operands: self.table.operands.finish(),
-            unused: draft.into_iter().collect(),
-        }
+        let ends = Ends {
+            embedding,
+            norm,
+            head,
+        };
+        let dims = Dims {
+            hidden: c.hidden,
+            vocabulary: c.vocabulary,
+            context: c.context,
+        };
+        let unused = draft.into_iter().collect();
+        plain::program("glm", dims, ends, layers, self.table.operands, unused)
     }
 
     fn layer(&mut self, index: usize) -> Layer {

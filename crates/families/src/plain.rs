@@ -1,0 +1,54 @@
+//! The program around the layers of a model with a single stream and nothing special at its ends.
+
+use crate::operands::Operands;
+use lamella_program::OperandId;
+use lamella_program::block::{Layer, RmsNorm};
+use lamella_program::program::{
+    Boundary, Dims, Entry, Exit, PROGRAM_VERSION, Program, UnusedComponent,
+};
+
+/// What stands before and after the layers.
+pub(crate) struct Ends {
+    pub(crate) embedding: OperandId,
+    pub(crate) norm: RmsNorm,
+    /// The embedding itself where the checkpoint ties them.
+    pub(crate) head: OperandId,
+}
+
+/// The program of `layers` around a stream of the model's width.
+pub(crate) fn program(
+    family: &str,
+    dims: Dims,
+    ends: Ends,
+    layers: Vec<Layer>,
+    operands: Operands,
+    unused: Vec<UnusedComponent>,
+) -> Program {
+    Program {
+        version: PROGRAM_VERSION,
+        family: family.to_owned(),
+        boundary: Boundary {
+            state_schema: format!("{family}/stream.v1"),
+            width: dims.hidden,
+            needs_token_ids: false,
+        },
+        entry: Entry {
+            embedding: ends.embedding,
+            scale: None,
+            norm: None,
+            per_layer_embeddings: Vec::new(),
+        },
+        layers,
+        exit: Exit {
+            reduction: None,
+            norm: Some(ends.norm),
+            head: ends.head,
+            logits: dims.vocabulary,
+            scale: None,
+            soft_cap: None,
+        },
+        dims,
+        operands: operands.finish(),
+        unused,
+    }
+}

@@ -1,0 +1,371 @@
+//! The configuration of the Qwen3.5 line: at the top level, or under `text_config` where a vision
+//! tower comes along.
+
+use crate::common::{check_mixed_size, choices, read_block_fp8, read_rope};
+use crate::config::{
+    ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
+    Rejected,
+};
+use crate::sources::Sources;
+use serde_json::json;
+
+/// Longest convolution that is believed, in taps.
+const MAX_TAPS: usize = 64;
+/// Share of a head's channels that rotate where the configuration does not say.
+const ROTATED_SHARE: f64 = 0.25;
+
+/// The three layouts that `model_type` tells apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// Qwen3.5 and Qwen3.6 with experts.
+    Experts,
+    /// Their dense models.
+    Dense,
+    /// Qwen3-Next: projections of the delta net joined by key head.
+    Next,
+}
+
+impl Line {
+    /// The line that `model_type` names, of the whole model or of its language part.
+    fn of(model_type: &str) -> Option<Line> {
+        match model_type {
+            "qwen3_5_moe" | "qwen3_5_moe_text" => Some(Line::Experts),
+            "qwen3_5" | "qwen3_5_text" => Some(Line::Dense),
+            "qwen3_next" => Some(Line::Next),
+            _ => None,
+        }
+    }
+}
+
+/// What a layer is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    /// Attention instead of a delta net.
+    pub(super) attends: bool,
+    /// Experts instead of a dense unit.
+    pub(super) sparse: bool,
+}
+
+/// The configuration keys that this family computes with.
+pub(super) struct Config {
+    pub(super) line: Line,
+    /// Whether the language model is a part of a larger one.
+    pub(super) wrapped: bool,
+    pub(super) hidden: usize,
+    pub(super) layers: Vec<Kind>,
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    pub(super) head_dim: usize,
+    /// Channels of a head that rotate.
+    pub(super) rotated: usize,
+    pub(super) delta: Delta,
+    /// Inner width of a dense unit; 0 where no layer has one.
+    pub(super) dense_width: usize,
+    pub(super) experts: Option<Experts>,
+    pub(super) vocabulary: usize,
+    pub(super) context: usize,
+    pub(super) eps: f32,
+    pub(super) theta: f64,
+    pub(super) tied_head: bool,
+    /// Layers of the draft head.
+    pub(super) draft_layers: usize,
+    /// Sides of an FP8 block.
+    pub(super) block: Option<[usize; 2]>,
+}
+
+/// The delta net.
+#[derive(Clone, Copy)]
+pub(super) struct Delta {
+    pub(super) key_heads: usize,
+    pub(super) value_heads: usize,
+    pub(super) key_dim: usize,
+    pub(super) value_dim: usize,
+    /// Taps of its convolution.
+    pub(super) taps: usize,
+}
+
+impl Delta {
+    /// Channels of all queries, and of all keys.
+    pub(super) fn keys(&self) -> usize {
+        self.key_heads * self.key_dim
+    }
+
+    /// Channels of all values.
+    pub(super) fn values(&self) -> usize {
+        self.value_heads * self.value_dim
+    }
+
+    /// Value heads that share a key head.
+    pub(super) fn shared(&self) -> usize {
+        self.value_heads / self.key_heads
+    }
+}
+
+/// The mixture of experts.
+#[derive(Clone, Copy)]
+pub(super) struct Experts {
+    pub(super) count: usize,
+    pub(super) top_k: usize,
+    /// Inner width of one expert.
+    pub(super) width: usize,
+    /// Inner width of the expert that every token visits.
+    pub(super) shared_width: usize,
+    pub(super) renormalise: bool,
+}
+
+/// What stands at the top level, around a language model or beside its keys.
+struct Outer {
+    line: Line,
+    tied_head: Result<Option<bool>, Rejected>,
+    block: Result<Option<[usize; 2]>, Rejected>,
+    wrapped: bool,
+}
+
+impl Config {
+    /// Reads all keys before giving up on any, so that every fault is reported.
+    pub(super) fn read(
+        c: &mut ConfigReader<'_>,
+        sources: &Sources<'_>,
+    ) -> Result<Config, Rejected> {
+        let Some(line) = c.optional_text("model_type")?.and_then(Line::of) else {
+            return Err(c.reject("model_type", "is not one of this family"));
+        };
+        // Where images enter; a text has none of these tokens.
+        c.ignore(&[
+            "image_token_id",
+            "video_token_id",
+            "vision_config",
+            "vision_end_token_id",
+            "vision_start_token_id",
+        ]);
+        let mut outer = Outer {
+            line,
+            tied_head: c.optional_flag("tie_word_embeddings"),
+            block: read_block_fp8(c),
+            wrapped: false,
+        };
+        let Some(mut text) = c.object("text_config")? else {
+            return Config::read_text(c, sources, outer);
+        };
+        outer.wrapped = true;
+        text.ignore_inert();
+        let read = Config::read_inner(&mut text, sources, outer);
+        c.absorb(text);
+        read
+    }
+
+    /// Reads the nested keys of a language model.
+    fn read_inner(
+        c: &mut ConfigReader<'_>,
+        sources: &Sources<'_>,
+        outer: Outer,
+    ) -> Result<Config, Rejected> {
+        let model_type = c.optional_text("model_type").unwrap_or(None);
+        if model_type.is_some_and(|name| Line::of(name) != Some(outer.line)) {
+            let _ = c.reject("model_type", "is not the language part of this model");
+        }
+        let inner = c.optional_flag("tie_word_embeddings");
+        let tied_head = match (outer.tied_head, inner) {
+            (Ok(Some(a)), Ok(Some(b))) if a != b => Err(c.reject(
+                "tie_word_embeddings",
+                format!("is {b}, but at the top level it is {a}"),
+            )),
+            (Ok(a), Ok(b)) => Ok(a.or(b)),
+            _ => Err(Rejected),
+        };
+        Config::read_text(c, sources, Outer { tied_head, ..outer })
+    }
+
+    fn read_text(
+        c: &mut ConfigReader<'_>,
+        sources: &Sources<'_>,
+        outer: Outer,
+    ) -> Result<Config, Rejected> {
+        require_fixed(c, outer.line);
+        let hidden = c.count("hidden_size", MAX_WIDTH);
+        let heads = c.count("num_attention_heads", MAX_HEADS);
+        let kv_heads = c.count("num_key_value_heads", MAX_HEADS);
+        let head_dim = c.count("head_dim", MAX_WIDTH);
+        let vocabulary = c.count("vocab_size", MAX_VOCABULARY);
+        let context = c.count("max_position_embeddings", MAX_CONTEXT);
+        let draft_layers = c.optional_whole("mtp_num_hidden_layers", MAX_LAYERS);
+        let delta = Delta::read(c);
+        let experts = match outer.line {
+            Line::Dense => Ok(None),
+            line => Experts::read(c, line).map(Some),
+        };
+        let layers = read_layers(c, outer.line);
+        let dense_width = c.optional_count("intermediate_size", MAX_WIDTH);
+        // Values that shape no tensor: a bad one is a defect, and the tensors are checked all the
+        // same with a stand-in that no program ever carries.
+        let eps = c.positive("rms_norm_eps").unwrap_or(1.0) as f32;
+        let rope = read_rope(c, &["mrope_interleaved", "mrope_section"]);
+        let share = rope.partial.unwrap_or(ROTATED_SHARE);
+        let config = Config {
+            line: outer.line,
+            wrapped: outer.wrapped,
+            hidden: hidden?,
+            layers: layers?,
+            heads: heads?,
+            kv_heads: kv_heads?,
+            head_dim: head_dim?,
+            rotated: (head_dim? as f64 * share) as usize,
+            delta: delta?,
+            dense_width: dense_width?.unwrap_or(0),
+            experts: experts?,
+            vocabulary: vocabulary?,
+            context: context?,
+            eps,
+            theta: rope.theta,
+            tied_head: outer.tied_head?.unwrap_or(false),
+            draft_layers: draft_layers?.unwrap_or(1),
+            block: outer.block?,
+        };
+        config.check_geometry(c)?;
+        let sparse = config.layers.iter().filter(|kind| kind.sparse).count();
+        let layers = [config.layers.len(), sparse];
+        let experts = config.experts.map_or(0, |experts| experts.count);
+        check_mixed_size(c, sources, layers, 8, experts)?;
+        Ok(config)
+    }
+
+    /// Numbers that are usable one by one and contradict each other.
+    fn check_geometry(&self, c: &mut ConfigReader<'_>) -> Result<(), Rejected> {
+        let mut result = Ok(());
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            let message = format!(
+                "{} query heads cannot share {} key heads",
+                self.heads, self.kv_heads
+            );
+            result = Err(c.reject("num_key_value_heads", message));
+        }
+        let d = &self.delta;
+        if !d.value_heads.is_multiple_of(d.key_heads) {
+            let message = format!(
+                "{} value heads cannot share {} key heads",
+                d.value_heads, d.key_heads
+            );
+            result = Err(c.reject("linear_num_value_heads", message));
+        }
+        if self.rotated < 2 || !self.rotated.is_multiple_of(2) {
+            let message = format!(
+                "{} of {} channels cannot rotate in pairs",
+                self.rotated, self.head_dim
+            );
+            result = Err(c.reject("partial_rotary_factor", message));
+        }
+        if self.layers.iter().any(|kind| !kind.sparse) && self.dense_width == 0 {
+            let message = "is missing, and a layer without experts needs it";
+            result = Err(c.reject("intermediate_size", message));
+        }
+        match &self.experts {
+            Some(e) if e.top_k > e.count => {
+                let message = format!("{} experts cannot be chosen of {}", e.top_k, e.count);
+                Err(c.reject("num_experts_per_tok", message))
+            }
+            _ => result,
+        }
+    }
+}
+
+/// Keys with one value that the mathematics here stands for.
+fn require_fixed(c: &mut ConfigReader<'_>, line: Line) {
+    c.require("hidden_act", &json!("silu"));
+    for (key, only) in [
+        ("attention_bias", json!(false)),
+        ("attn_output_gate", json!(true)),
+        ("mamba_ssm_dtype", json!("float32")),
+        ("mtp_use_dedicated_embeddings", json!(false)),
+        ("use_sliding_window", json!(false)),
+    ] {
+        c.require_if_present(key, &only);
+    }
+    if line == Line::Experts {
+        c.require_if_present("decoder_sparse_step", &json!(1));
+        c.require_if_present("mlp_only_layers", &json!([]));
+        c.require_if_present("norm_topk_prob", &json!(true));
+    }
+}
+
+impl Delta {
+    fn read(c: &mut ConfigReader<'_>) -> Result<Delta, Rejected> {
+        let key_heads = c.count("linear_num_key_heads", MAX_HEADS);
+        let value_heads = c.count("linear_num_value_heads", MAX_HEADS);
+        let key_dim = c.count("linear_key_head_dim", MAX_WIDTH);
+        let value_dim = c.count("linear_value_head_dim", MAX_WIDTH);
+        let taps = c.count("linear_conv_kernel_dim", MAX_TAPS);
+        Ok(Delta {
+            key_heads: key_heads?,
+            value_heads: value_heads?,
+            key_dim: key_dim?,
+            value_dim: value_dim?,
+            taps: taps?,
+        })
+    }
+}
+
+impl Experts {
+    fn read(c: &mut ConfigReader<'_>, line: Line) -> Result<Experts, Rejected> {
+        let count = c.count("num_experts", MAX_EXPERTS);
+        let top_k = c.count("num_experts_per_tok", MAX_EXPERTS);
+        let width = c.count("moe_intermediate_size", MAX_WIDTH);
+        let shared_width = c.count("shared_expert_intermediate_size", MAX_WIDTH);
+        let renormalise = match line {
+            Line::Next => c.flag("norm_topk_prob").unwrap_or(true),
+            _ => true,
+        };
+        Ok(Experts {
+            count: count?,
+            top_k: top_k?,
+            width: width?,
+            shared_width: shared_width?,
+            renormalise,
+        })
+    }
+}
+
+/// What each layer is. The list of mixers goes before the interval of those that attend.
+fn read_layers(c: &mut ConfigReader<'_>, line: Line) -> Result<Vec<Kind>, Rejected> {
+    const WORDS: [&str; 2] = ["linear_attention", "full_attention"];
+    let count = c.count("num_hidden_layers", MAX_LAYERS);
+    let interval = c.optional_count("full_attention_interval", MAX_LAYERS);
+    let types = c.optional_texts("layer_types", MAX_LAYERS);
+    let sparse = read_sparse(c, line, count);
+    let attends = match (types?, interval?) {
+        (Some(types), _) => choices(c, "layer_types", &types, WORDS, count?)?,
+        (None, Some(n)) => (1..=count?).map(|index| index.is_multiple_of(n)).collect(),
+        (None, None) => {
+            let message = "is missing, and so is full_attention_interval";
+            return Err(c.reject("layer_types", message));
+        }
+    };
+    let pairs = attends.into_iter().zip(sparse?);
+    Ok(pairs
+        .map(|(attends, sparse)| Kind { attends, sparse })
+        .collect())
+}
+
+/// Which layers have experts.
+fn read_sparse(
+    c: &mut ConfigReader<'_>,
+    line: Line,
+    count: Result<usize, Rejected>,
+) -> Result<Vec<bool>, Rejected> {
+    if line != Line::Next {
+        return Ok(vec![line == Line::Experts; count?]);
+    }
+    let step = c.optional_count("decoder_sparse_step", MAX_LAYERS);
+    let dense = c.optional_wholes("mlp_only_layers", MAX_LAYERS, MAX_LAYERS);
+    let (count, step, dense) = (count?, step?.unwrap_or(1), dense?.unwrap_or_default());
+    if let Some(index) = dense.iter().find(|&&index| index >= count) {
+        let message = format!("names layer {index} of {count}");
+        return Err(c.reject("mlp_only_layers", message));
+    }
+    let mut sparse: Vec<bool> = (1..=count)
+        .map(|index| index.is_multiple_of(step))
+        .collect();
+    for index in dense {
+        sparse[index] = false;
+    }
+    Ok(sparse)
+}
