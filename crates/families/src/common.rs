@@ -96,20 +96,19 @@ impl<'a> Builder<'a> {
         )
     }
 
-    /// A matrix whose rows stand in several places of one tensor of `source` numbers; `cuts` are the
-    /// first row of each place and how many rows it has.
+    /// Rows that stand in several places of one tensor of `source` numbers, `rows` in all; `cuts` are
+    /// the first row of each place and how many it has.
     ///
     /// A tensor that is absent or has another shape is a defect that the closure check names; it is
     /// then claimed in one piece, so that no number of the configuration alone decides how many
     /// slices are built.
     pub(crate) fn cuts(
-        &mut self,
-        name: &str,
-        [rows, cols]: [usize; 2],
+        &self,
         tensor: &str,
         source: &[usize],
+        rows: usize,
         cuts: impl Iterator<Item = [usize; 2]>,
-    ) -> Linear {
+    ) -> Vec<Slice> {
         let whole = self.slice(tensor.to_owned(), source);
         let usable = self.sources.shape(tensor) == Some(&whole.tensor_shape);
         let cut = |[start, rows]: [usize; 2]| Slice {
@@ -117,14 +116,9 @@ impl<'a> Builder<'a> {
             rows,
             ..whole.clone()
         };
-        let part = match usable {
+        match usable {
             true => cuts.map(cut).collect(),
             false => vec![cut([0, rows])],
-        };
-        let parts = vec![part];
-        Linear {
-            weight: self.operands.parts(name, Role::Linear, &[rows, cols], parts),
-            bias: None,
         }
     }
 

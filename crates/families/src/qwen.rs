@@ -69,8 +69,8 @@ pub(crate) fn gated_attention(
     let pairs = format!("{tensor}.q_proj.weight");
     let mut alternating = |end: &str, branch: usize| {
         let shape = [2 * queries, stream.hidden];
-        let head = |i: usize| b.rows(&pairs, &shape, (2 * i + branch) * h.head_dim, h.head_dim);
-        let slices = (0..h.heads).map(head).collect();
+        let cuts = (0..h.heads).map(|i| [(2 * i + branch) * h.head_dim, h.head_dim]);
+        let slices = b.cuts(&pairs, &shape, queries, cuts);
         linear_of(
             b,
             &format!("{name}.attention.{end}"),
@@ -276,9 +276,8 @@ impl Projections {
         let (key, values) = (d.key_dim, ratio * d.value_dim);
         let cut = |tensor: &str, group: usize, start: usize, rows: usize| -> Vec<Slice> {
             let shape = [d.key_heads * group, hidden];
-            (0..d.key_heads)
-                .map(|g| b.rows(tensor, &shape, g * group + start, rows))
-                .collect()
+            let cuts = (0..d.key_heads).map(|g| [g * group + start, rows]);
+            b.cuts(tensor, &shape, d.key_heads * rows, cuts)
         };
         let group = 2 * (key + values);
         Projections {

@@ -6,7 +6,9 @@ use crate::config::{
     ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
     Rejected,
 };
+use crate::qwen::{DeltaHeads, GatedHeads, Mixture};
 use crate::sources::Sources;
+use lamella_program::block::{Activation, Rope, RopePairing, RopePlace};
 use serde_json::json;
 
 /// Longest convolution that is believed, in taps.
@@ -16,7 +18,7 @@ const ROTATED_SHARE: f64 = 0.25;
 
 /// The three layouts that `model_type` tells apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Line {
+enum Line {
     /// Qwen3.5 and Qwen3.6 with experts.
     Experts,
     /// Their dense models.
@@ -48,69 +50,23 @@ pub(super) struct Kind {
 
 /// The configuration keys that this family computes with.
 pub(super) struct Config {
-    pub(super) line: Line,
     /// Whether the language model is a part of a larger one.
     pub(super) wrapped: bool,
     pub(super) hidden: usize,
     pub(super) layers: Vec<Kind>,
-    pub(super) heads: usize,
-    pub(super) kv_heads: usize,
-    pub(super) head_dim: usize,
-    /// Channels of a head that rotate.
-    pub(super) rotated: usize,
-    pub(super) delta: Delta,
+    pub(super) attention: GatedHeads,
+    pub(super) delta: DeltaHeads,
     /// Inner width of a dense unit; 0 where no layer has one.
     pub(super) dense_width: usize,
-    pub(super) experts: Option<Experts>,
+    pub(super) mixture: Option<Mixture>,
     pub(super) vocabulary: usize,
     pub(super) context: usize,
     pub(super) eps: f32,
-    pub(super) theta: f64,
     pub(super) tied_head: bool,
     /// Layers of the draft head.
     pub(super) draft_layers: usize,
     /// Sides of an FP8 block.
     pub(super) block: Option<[usize; 2]>,
-}
-
-/// The delta net.
-#[derive(Clone, Copy)]
-pub(super) struct Delta {
-    pub(super) key_heads: usize,
-    pub(super) value_heads: usize,
-    pub(super) key_dim: usize,
-    pub(super) value_dim: usize,
-    /// Taps of its convolution.
-    pub(super) taps: usize,
-}
-
-impl Delta {
-    /// Channels of all queries, and of all keys.
-    pub(super) fn keys(&self) -> usize {
-        self.key_heads * self.key_dim
-    }
-
-    /// Channels of all values.
-    pub(super) fn values(&self) -> usize {
-        self.value_heads * self.value_dim
-    }
-
-    /// Value heads that share a key head.
-    pub(super) fn shared(&self) -> usize {
-        self.value_heads / self.key_heads
-    }
-}
-
-/// The mixture of experts.
-#[derive(Clone, Copy)]
-pub(super) struct Experts {
-    pub(super) count: usize,
-    pub(super) top_k: usize,
-    /// Inner width of one expert.
-    pub(super) width: usize,
-    /// Inner width of the expert that every token visits.
-    pub(super) shared_width: usize,
-    pub(super) renormalise: bool,
 }
 
 /// What stands at the top level, around a language model or beside its keys.
@@ -183,40 +139,31 @@ impl Config {
     ) -> Result<Config, Rejected> {
         require_fixed(c, outer.line);
         let hidden = c.count("hidden_size", MAX_WIDTH);
-        let heads = c.count("num_attention_heads", MAX_HEADS);
-        let kv_heads = c.count("num_key_value_heads", MAX_HEADS);
-        let head_dim = c.count("head_dim", MAX_WIDTH);
+        let attention = read_attention(c);
         let vocabulary = c.count("vocab_size", MAX_VOCABULARY);
         let context = c.count("max_position_embeddings", MAX_CONTEXT);
         let draft_layers = c.optional_whole("mtp_num_hidden_layers", MAX_LAYERS);
-        let delta = Delta::read(c);
-        let experts = match outer.line {
+        let delta = read_delta(c);
+        let mixture = match outer.line {
             Line::Dense => Ok(None),
-            line => Experts::read(c, line).map(Some),
+            line => read_mixture(c, line).map(Some),
         };
         let layers = read_layers(c, outer.line);
         let dense_width = c.optional_count("intermediate_size", MAX_WIDTH);
         // Values that shape no tensor: a bad one is a defect, and the tensors are checked all the
         // same with a stand-in that no program ever carries.
         let eps = c.positive("rms_norm_eps").unwrap_or(1.0) as f32;
-        let rope = read_rope(c, &["mrope_interleaved", "mrope_section"]);
-        let share = rope.partial.unwrap_or(ROTATED_SHARE);
         let config = Config {
-            line: outer.line,
             wrapped: outer.wrapped,
             hidden: hidden?,
             layers: layers?,
-            heads: heads?,
-            kv_heads: kv_heads?,
-            head_dim: head_dim?,
-            rotated: (head_dim? as f64 * share) as usize,
+            attention: attention?,
             delta: delta?,
             dense_width: dense_width?.unwrap_or(0),
-            experts: experts?,
+            mixture: mixture?,
             vocabulary: vocabulary?,
             context: context?,
             eps,
-            theta: rope.theta,
             tied_head: outer.tied_head?.unwrap_or(false),
             draft_layers: draft_layers?.unwrap_or(1),
             block: outer.block?,
@@ -224,7 +171,7 @@ impl Config {
         config.check_geometry(c)?;
         let sparse = config.layers.iter().filter(|kind| kind.sparse).count();
         let layers = [config.layers.len(), sparse];
-        let experts = config.experts.map_or(0, |experts| experts.count);
+        let experts = config.mixture.as_ref().map_or(0, |m| m.experts);
         check_mixed_size(c, sources, layers, 8, experts)?;
         Ok(config)
     }
@@ -232,10 +179,11 @@ impl Config {
     /// Numbers that are usable one by one and contradict each other.
     fn check_geometry(&self, c: &mut ConfigReader<'_>) -> Result<(), Rejected> {
         let mut result = Ok(());
-        if !self.heads.is_multiple_of(self.kv_heads) {
+        let a = &self.attention;
+        if !a.heads.is_multiple_of(a.kv_heads) {
             let message = format!(
                 "{} query heads cannot share {} key heads",
-                self.heads, self.kv_heads
+                a.heads, a.kv_heads
             );
             result = Err(c.reject("num_key_value_heads", message));
         }
@@ -247,10 +195,11 @@ impl Config {
             );
             result = Err(c.reject("linear_num_value_heads", message));
         }
-        if self.rotated < 2 || !self.rotated.is_multiple_of(2) {
+        let rotated = a.rope.dims;
+        if rotated < 2 || !rotated.is_multiple_of(2) {
             let message = format!(
-                "{} of {} channels cannot rotate in pairs",
-                self.rotated, self.head_dim
+                "{rotated} of {} channels cannot rotate in pairs",
+                a.head_dim
             );
             result = Err(c.reject("partial_rotary_factor", message));
         }
@@ -258,9 +207,9 @@ impl Config {
             let message = "is missing, and a layer without experts needs it";
             result = Err(c.reject("intermediate_size", message));
         }
-        match &self.experts {
-            Some(e) if e.top_k > e.count => {
-                let message = format!("{} experts cannot be chosen of {}", e.top_k, e.count);
+        match &self.mixture {
+            Some(m) if m.top_k > m.experts => {
+                let message = format!("{} experts cannot be chosen of {}", m.top_k, m.experts);
                 Err(c.reject("num_experts_per_tok", message))
             }
             _ => result,
@@ -287,41 +236,60 @@ fn require_fixed(c: &mut ConfigReader<'_>, line: Line) {
     }
 }
 
-impl Delta {
-    fn read(c: &mut ConfigReader<'_>) -> Result<Delta, Rejected> {
-        let key_heads = c.count("linear_num_key_heads", MAX_HEADS);
-        let value_heads = c.count("linear_num_value_heads", MAX_HEADS);
-        let key_dim = c.count("linear_key_head_dim", MAX_WIDTH);
-        let value_dim = c.count("linear_value_head_dim", MAX_WIDTH);
-        let taps = c.count("linear_conv_kernel_dim", MAX_TAPS);
-        Ok(Delta {
-            key_heads: key_heads?,
-            value_heads: value_heads?,
-            key_dim: key_dim?,
-            value_dim: value_dim?,
-            taps: taps?,
-        })
-    }
+fn read_attention(c: &mut ConfigReader<'_>) -> Result<GatedHeads, Rejected> {
+    let heads = c.count("num_attention_heads", MAX_HEADS);
+    let kv_heads = c.count("num_key_value_heads", MAX_HEADS);
+    let head_dim = c.count("head_dim", MAX_WIDTH);
+    // For a text the three axes of a position are equal, however the channels are shared out.
+    let keys = read_rope(c, &["mrope_interleaved", "mrope_section"]);
+    let share = keys.partial.unwrap_or(ROTATED_SHARE);
+    let rope = Rope {
+        theta: keys.theta,
+        dims: (head_dim? as f64 * share) as usize,
+        place: RopePlace::First,
+        pairing: RopePairing::Half,
+        yarn: None,
+    };
+    Ok(GatedHeads {
+        heads: heads?,
+        kv_heads: kv_heads?,
+        head_dim: head_dim?,
+        rope,
+    })
 }
 
-impl Experts {
-    fn read(c: &mut ConfigReader<'_>, line: Line) -> Result<Experts, Rejected> {
-        let count = c.count("num_experts", MAX_EXPERTS);
-        let top_k = c.count("num_experts_per_tok", MAX_EXPERTS);
-        let width = c.count("moe_intermediate_size", MAX_WIDTH);
-        let shared_width = c.count("shared_expert_intermediate_size", MAX_WIDTH);
-        let renormalise = match line {
-            Line::Next => c.flag("norm_topk_prob").unwrap_or(true),
-            _ => true,
-        };
-        Ok(Experts {
-            count: count?,
-            top_k: top_k?,
-            width: width?,
-            shared_width: shared_width?,
-            renormalise,
-        })
-    }
+fn read_delta(c: &mut ConfigReader<'_>) -> Result<DeltaHeads, Rejected> {
+    let key_heads = c.count("linear_num_key_heads", MAX_HEADS);
+    let value_heads = c.count("linear_num_value_heads", MAX_HEADS);
+    let key_dim = c.count("linear_key_head_dim", MAX_WIDTH);
+    let value_dim = c.count("linear_value_head_dim", MAX_WIDTH);
+    let taps = c.count("linear_conv_kernel_dim", MAX_TAPS);
+    Ok(DeltaHeads {
+        key_heads: key_heads?,
+        value_heads: value_heads?,
+        key_dim: key_dim?,
+        value_dim: value_dim?,
+        taps: taps?,
+        gate: Activation::Silu,
+    })
+}
+
+fn read_mixture(c: &mut ConfigReader<'_>, line: Line) -> Result<Mixture, Rejected> {
+    let experts = c.count("num_experts", MAX_EXPERTS);
+    let top_k = c.count("num_experts_per_tok", MAX_EXPERTS);
+    let width = c.count("moe_intermediate_size", MAX_WIDTH);
+    let shared_width = c.count("shared_expert_intermediate_size", MAX_WIDTH);
+    let renormalise = match line {
+        Line::Next => c.flag("norm_topk_prob").unwrap_or(true),
+        _ => true,
+    };
+    Ok(Mixture {
+        experts: experts?,
+        top_k: top_k?,
+        width: width?,
+        shared_width: shared_width?,
+        renormalise,
+    })
 }
 
 /// What each layer is. The list of mixers goes before the interval of those that attend.

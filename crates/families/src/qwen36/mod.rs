@@ -6,16 +6,14 @@
 //! the expert that every token visits has a gate of its own.
 
 mod config;
-mod mixers;
 
-use crate::common::{Builder, block_fp8, component, draft_head, is_expert, is_unit, numbered};
+use crate::common::{Builder, block_fp8, draft_head, is_unit, numbered};
 use crate::config::{ConfigReader, Rejected};
 use crate::plain::{self, Ends};
+use crate::qwen::{self, Stream, is_gated_layer};
 use crate::sources::Sources;
-use config::{Config, Experts, Kind};
-use lamella_program::block::{
-    Block, Ffn, GatedUnit, Layer, Mixer, Residual, RmsNorm, Routed, Router, Scoring, WeightRule,
-};
+use config::{Config, Kind};
+use lamella_program::block::{Block, Ffn, GatedUnit, Layer, Mixer, Residual};
 use lamella_program::program::{Dims, UnusedComponent};
 use lamella_program::{Program, Role, TensorInfo};
 
@@ -77,7 +75,13 @@ impl Lowering<'_> {
             false => table("head", Role::Head, "lm_head.weight".to_owned()),
         };
         let layers = (0..c.layers.len()).map(|index| self.layer(index)).collect();
-        let norm = self.norm("final_norm", &format!("{prefix}.norm"), c.hidden);
+        let norm = qwen::norm(
+            &mut self.table,
+            "final_norm",
+            &format!("{prefix}.norm"),
+            c.hidden,
+            c.eps,
+        );
         let ends = Ends {
             embedding,
             norm,
@@ -97,8 +101,7 @@ impl Lowering<'_> {
         let c = self.config;
         let sources = self.table.sources;
         let draft = draft_head(sources, |name| is_draft(c, name));
-        let tower = sources.names(|name| name.starts_with("model.visual."));
-        let tower = component("vision tower", "images are not read", tower);
+        let tower = qwen::vision_tower(sources);
         draft.into_iter().chain(tower).collect()
     }
 
@@ -109,7 +112,7 @@ impl Lowering<'_> {
         let tensor = format!("{}.layers.{index}", self.prefix);
         let mut norm = |end: &str, source: &str| {
             let (name, source) = (format!("{name}.{end}.norm"), format!("{tensor}.{source}"));
-            Some(self.norm(&name, &source, c.hidden))
+            Some(qwen::norm(&mut self.table, &name, &source, c.hidden, c.eps))
         };
         let mixer_norm = norm(
             if attends { "attention" } else { "delta" },
@@ -117,96 +120,62 @@ impl Lowering<'_> {
         );
         let ffn = if sparse { "experts" } else { "dense" };
         let ffn_norm = norm(ffn, "post_attention_layernorm");
-        let experts = c.experts.filter(|_| sparse);
         Layer {
             residual: Residual::Plain,
             mixer: Block {
                 pre_norm: mixer_norm,
-                body: match attends {
-                    true => Mixer::Attention(self.attention(&name, &tensor)),
-                    false => Mixer::GatedDeltaNet(self.delta(&name, &tensor)),
-                },
+                body: self.mixer(&name, &tensor, attends),
                 convolution: None,
                 post_norm: None,
             },
             ffn: Block {
                 pre_norm: ffn_norm,
-                body: match experts {
-                    Some(experts) => Ffn::Routed(self.routed(&name, &tensor, experts)),
-                    None => Ffn::Dense(self.dense(&name, &tensor)),
-                },
+                body: self.ffn(&name, &format!("{tensor}.mlp"), sparse),
                 convolution: None,
                 post_norm: None,
             },
         }
     }
 
-    fn dense(&mut self, name: &str, tensor: &str) -> GatedUnit {
-        let shape = [self.config.dense_width, self.config.hidden];
-        let (name, tensor) = (format!("{name}.dense"), format!("{tensor}.mlp"));
-        self.table.unit(&name, &tensor, shape)
-    }
-
-    fn routed(&mut self, name: &str, tensor: &str, e: Experts) -> Routed {
-        let hidden = self.config.hidden;
-        let tensor = format!("{tensor}.mlp");
+    fn mixer(&mut self, name: &str, tensor: &str, attends: bool) -> Mixer {
+        let c = self.config;
+        let stream = Stream {
+            hidden: c.hidden,
+            eps: c.eps,
+        };
         let table = &mut self.table;
-        let router = table.matrix(
-            &format!("{name}.router"),
-            Role::Router,
-            format!("{tensor}.gate.weight"),
-            [e.count, hidden],
-        );
-        let unit = table.experts(
-            &format!("{name}.experts"),
-            &format!("{tensor}.experts"),
-            [e.count, e.width, hidden],
-        );
-        let shared = table.unit(
-            &format!("{name}.shared"),
-            &format!("{tensor}.shared_expert"),
-            [e.shared_width, hidden],
-        );
-        let gate = table.operands.matrix(
-            &format!("{name}.shared.output_gate"),
-            Role::Vector,
-            format!("{tensor}.shared_expert_gate.weight"),
-            [1, hidden],
-        );
-        Routed {
-            router: Router {
-                weight: router,
-                scoring: Scoring::Softmax,
-                selection_bias: None,
-                groups: None,
-                hash_table: None,
-                weights: match e.renormalise {
-                    true => WeightRule::Normalised { eps: 0.0 },
-                    false => WeightRule::Raw,
-                },
-                scale: None,
-                learned_scale: None,
-            },
-            experts: e.count,
-            top_k: e.top_k,
-            unit,
-            shared: vec![GatedUnit {
-                output_gate: Some(gate),
-                ..shared
-            }],
-            latent: None,
+        if attends {
+            let tensor = format!("{tensor}.self_attn");
+            Mixer::Attention(qwen::gated_attention(
+                table,
+                name,
+                &tensor,
+                stream,
+                &c.attention,
+            ))
+        } else {
+            let tensor = format!("{tensor}.linear_attn");
+            Mixer::GatedDeltaNet(qwen::delta_net(table, name, &tensor, stream, &c.delta))
         }
     }
 
-    /// A norm whose stored weight is the multiplier's distance from one; `source` is its tensor
-    /// without `.weight`.
-    fn norm(&mut self, name: &str, source: &str, len: usize) -> RmsNorm {
-        let operands = &mut self.table.operands;
-        let tensor = format!("{source}.weight");
-        RmsNorm {
-            unit_offset: true,
-            ..operands.norm(name, tensor, len, self.config.eps)
+    fn ffn(&mut self, name: &str, tensor: &str, sparse: bool) -> Ffn {
+        let c = self.config;
+        match &c.mixture {
+            Some(mixture) if sparse => Ffn::Routed(qwen::mixture(
+                &mut self.table,
+                name,
+                tensor,
+                c.hidden,
+                mixture,
+            )),
+            _ => Ffn::Dense(self.dense(&format!("{name}.dense"), tensor)),
         }
+    }
+
+    fn dense(&mut self, name: &str, tensor: &str) -> GatedUnit {
+        let c = self.config;
+        self.table.unit(name, tensor, [c.dense_width, c.hidden])
     }
 }
 
@@ -227,31 +196,11 @@ fn is_draft(c: &Config, name: &str) -> bool {
     if index >= c.draft_layers {
         return false;
     }
-    match end.strip_prefix("mlp.") {
-        Some(end) => is_draft_ffn(c, end),
-        None => [
-            "input_layernorm.weight",
-            "post_attention_layernorm.weight",
-            "self_attn.k_norm.weight",
-            "self_attn.k_proj.weight",
-            "self_attn.o_proj.weight",
-            "self_attn.q_norm.weight",
-            "self_attn.q_proj.weight",
-            "self_attn.v_proj.weight",
-        ]
-        .contains(&end),
+    if ["input_layernorm.weight", "post_attention_layernorm.weight"].contains(&end) {
+        return true;
     }
-}
-
-fn is_draft_ffn(c: &Config, end: &str) -> bool {
-    let Some(experts) = c.experts else {
-        return is_unit(end);
-    };
-    if let Some(end) = end.strip_prefix("experts.") {
-        return is_expert(end, experts.count);
-    }
-    match end.strip_prefix("shared_expert.") {
-        Some(end) => is_unit(end),
-        None => ["gate.weight", "shared_expert_gate.weight"].contains(&end),
+    match (&c.mixture, end.strip_prefix("mlp.")) {
+        (None, Some(end)) => is_unit(end),
+        (mixture, _) => is_gated_layer(end, mixture.as_ref().map_or(0, |m| m.experts)),
     }
 }
