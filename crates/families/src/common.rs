@@ -207,7 +207,7 @@ pub(crate) fn read_block_fp8(c: &mut ConfigReader<'_>) -> Result<Option<[usize; 
     // How inputs were rounded when the checkpoint was served; the weights are the same numbers.
     q.require_if_present("activation_scheme", &json!("dynamic"));
     // Each tensor's own type says whether it was converted.
-    q.ignore(&["modules_to_not_convert"]);
+    q.ignore(&["modules_to_convert", "modules_to_not_convert"]);
     let block = q.optional_wholes("weight_block_size", MAX_WIDTH, 2);
     let block = match block {
         Err(rejected) => Err(rejected),

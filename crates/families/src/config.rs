@@ -189,6 +189,27 @@ impl<'c> ConfigReader<'c> {
         }
     }
 
+    /// A whole number from 0 to `max`, or the first of a list of them; `None` where the key is
+    /// absent or null.
+    pub(crate) fn optional_first_whole(
+        &mut self,
+        key: &str,
+        max: usize,
+    ) -> Result<Option<usize>, Rejected> {
+        let Some(value) = self.present(key) else {
+            return Ok(None);
+        };
+        let first = value.as_array().map_or(Some(value), |items| items.first());
+        match first.and_then(|value| whole(value, max)) {
+            Some(n) => Ok(Some(n)),
+            None => {
+                let needed =
+                    format!("a whole number from 0 to {max}, or a list that begins with one,");
+                Err(self.wrong(key, value, &needed))
+            }
+        }
+    }
+
     /// A text; `None` where the key is absent or null.
     pub(crate) fn optional_text(&mut self, key: &str) -> Result<Option<&'c str>, Rejected> {
         let Some(value) = self.present(key) else {
@@ -377,6 +398,12 @@ mod tests {
         assert!(reader.optional_wholes("list", 2, 2).is_err());
         for key in ["long", "mixed", "minus", "zero", "words"] {
             assert!(reader.optional_wholes(key, 9, 2).is_err(), "{key}");
+        }
+        assert_eq!(reader.optional_first_whole("list", 9).unwrap(), Some(0));
+        assert_eq!(reader.optional_first_whole("three", 9).unwrap(), Some(3));
+        assert_eq!(reader.optional_first_whole("null", 9).unwrap(), None);
+        for key in ["words", "minus", "word"] {
+            assert!(reader.optional_first_whole(key, 9).is_err(), "{key}");
         }
         assert_eq!(reader.optional_text("word").unwrap(), Some("a"));
         assert!(reader.optional_text("zero").is_err());

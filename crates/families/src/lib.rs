@@ -19,6 +19,7 @@ mod plain;
 #[allow(dead_code, reason = "the families that need all of it are being added")]
 mod qwen;
 mod qwen36;
+mod qwen38;
 mod registry;
 #[allow(dead_code, reason = "the families that need all of it are being added")]
 mod sources;

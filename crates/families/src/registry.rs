@@ -28,6 +28,10 @@ static FAMILIES: &[Family] = &[
         model_types: crate::qwen36::MODEL_TYPES,
         lower: crate::qwen36::lower,
     },
+    Family {
+        model_types: crate::qwen38::MODEL_TYPES,
+        lower: crate::qwen38::lower,
+    },
 ];
 
 /// The family that `model_type` names.

@@ -1,0 +1,110 @@
+//! Tensors in codes. Which ones are is decided tensor by tensor; the configuration says only how.
+
+use crate::common::{block_fp8, read_block_fp8};
+use crate::config::{ConfigReader, Rejected};
+use crate::sources::Sources;
+use lamella_program::operand::Coding;
+use serde_json::json;
+
+/// The end of the name of the n-gram tables, before their parts and scales.
+const TABLE: &str = ".ngram_embedding.";
+/// Codes of a block of an MX format, along a row.
+const MX_BLOCK: usize = 32;
+
+/// How a checkpoint stores tensors in codes.
+pub(super) enum Codes {
+    /// There are none.
+    Plain,
+    /// FP8 with a scale a block; FP8 n-gram tables with one scale.
+    Fp8 {
+        /// Sides of a block.
+        block: [usize; 2],
+    },
+    /// What ModelOpt writes: NVFP4, and MXFP8 where a tensor is FP8.
+    ModelOpt,
+}
+
+impl Codes {
+    /// Reads `quantization_config`, where the checkpoint has one.
+    pub(super) fn read(c: &mut ConfigReader<'_>) -> Result<Codes, Rejected> {
+        let Some(mut q) = c.object("quantization_config")? else {
+            return Ok(Codes::Plain);
+        };
+        if !matches!(q.optional_text("quant_method"), Ok(Some("modelopt"))) {
+            let block = read_block_fp8(c)?;
+            return Ok(block.map_or(Codes::Plain, |block| Codes::Fp8 { block }));
+        }
+        let algorithm = match q.optional_text("quant_algo") {
+            Ok(Some("NVFP4" | "MIXED_PRECISION")) => Ok(Codes::ModelOpt),
+            Ok(_) => {
+                let known = "\"NVFP4\" and \"MIXED_PRECISION\"";
+                Err(q.reject("quant_algo", format!("is not known here, only {known} are")))
+            }
+            Err(rejected) => Err(rejected),
+        };
+        q.require_if_present("group_size", &json!(16));
+        // Which modules were converted (each tensor says so itself), how inputs and the cache were
+        // rounded when the checkpoint was served, and who wrote it.
+        q.ignore(&[
+            "config_groups",
+            "exclude_modules",
+            "ignore",
+            "kv_cache_quant_algo",
+            "kv_cache_scheme",
+            "producer",
+            "quantized_layers",
+        ]);
+        c.absorb(q);
+        algorithm
+    }
+
+    /// How the elements of a tensor stand for numbers. It is in codes where its type or its scales
+    /// say so, and the closure check names what is missing of the two.
+    pub(super) fn coding(&self, sources: &Sources<'_>, tensor: &str) -> Option<Coding> {
+        if let Some((layer, _)) = tensor.split_once(TABLE) {
+            return self.table(sources, tensor, &format!("{layer}{TABLE}"));
+        }
+        match self {
+            Codes::Plain => None,
+            Codes::Fp8 { block } => block_fp8(sources, Some(*block))(tensor),
+            Codes::ModelOpt => model_opt(sources, tensor),
+        }
+    }
+
+    /// A part of an n-gram table.
+    fn table(&self, sources: &Sources<'_>, tensor: &str, table: &str) -> Option<Coding> {
+        let dtype = sources.dtype(tensor);
+        match self {
+            Codes::Plain => None,
+            Codes::Fp8 { .. } => {
+                let scale = format!("{table}weight_scale");
+                let in_codes = dtype == Some("F8_E4M3") || sources.has(&scale);
+                in_codes.then_some(Coding::TensorFp8 { scale })
+            }
+            Codes::ModelOpt => {
+                let global = format!("{table}weight_scale_2");
+                let in_codes = dtype == Some("U8") || sources.has(&global);
+                in_codes.then(|| Coding::Nvfp4 {
+                    scale: format!("{tensor}_scale"),
+                    global,
+                })
+            }
+        }
+    }
+}
+
+fn model_opt(sources: &Sources<'_>, tensor: &str) -> Option<Coding> {
+    let (scale, global) = (format!("{tensor}_scale"), format!("{tensor}_scale_2"));
+    if sources.dtype(tensor) == Some("U8") || sources.has(&global) {
+        return Some(Coding::Nvfp4 { scale, global });
+    }
+    let in_codes = sources.dtype(tensor) == Some("F8_E4M3") || sources.has(&scale);
+    let block = [1, MX_BLOCK];
+    in_codes.then_some(Coding::BlockFp8 { scale, block })
+}
+
+/// Whether `name` is one of the scales of inputs that ModelOpt leaves beside NVFP4 tensors.
+pub(super) fn is_input_scale(sources: &Sources<'_>, name: &str) -> bool {
+    let stem = name.strip_suffix(".input_scale");
+    stem.is_some_and(|stem| sources.dtype(&format!("{stem}.weight")) == Some("U8"))
+}

@@ -1,0 +1,449 @@
+//! What `config.json` says, wrapped as in the multimodal releases or plain.
+
+use super::codes::Codes;
+use crate::common::{check_size, read_rope};
+use crate::config::{
+    ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
+    Rejected,
+};
+use crate::qwen::{DeltaHeads, GatedHeads, Mixture};
+use crate::sources::Sources;
+use lamella_program::block::{Activation, Rope, RopePairing, RopePlace};
+use serde_json::json;
+
+/// Taps of a convolution that are believed.
+const MAX_TAPS: usize = 64;
+/// Residual streams that are believed.
+const MAX_STREAMS: usize = 64;
+/// Longest n-gram that is believed.
+const MAX_NGRAM: usize = 16;
+/// Hash heads, over all orders and layers, that are believed: each costs a search for a prime.
+const MAX_HASH_HEADS: usize = 1 << 10;
+/// Smallest table of a hash head that is believed.
+const MAX_HASH_ROWS: usize = 1 << 28;
+/// Tensors of a layer beside its experts, at most.
+const PER_LAYER: usize = 24;
+
+/// Keys beside the text model that change no logits of text: the tower, and the tokens that stand
+/// for what it saw.
+const INERT_OUTSIDE: &[&str] = &[
+    "image_token_id",
+    "language_model_only",
+    "video_token_id",
+    "vision_config",
+    "vision_end_token_id",
+    "vision_start_token_id",
+];
+/// Keys of the text model that change no logits: how draft heads embed tokens (the tensors say),
+/// and in how many numbers a position is given, which for text are equal.
+const INERT: &[&str] = &["mtp_use_dedicated_embeddings"];
+const INERT_ROPE: &[&str] = &["mrope_interleaved", "mrope_section"];
+/// Keys of the draft head, which nothing executes yet.
+const DRAFT: &[&str] = &[
+    "hybrid",
+    "layer_types",
+    "mtp_use_hidden_state_from_layer",
+    "num_hidden_layers",
+    "rope_theta",
+];
+
+/// The configuration keys that this family computes with.
+pub(super) struct Config {
+    pub(super) hidden: usize,
+    /// For each layer whether it is a delta net.
+    pub(super) recurrent: Vec<bool>,
+    pub(super) attention: GatedHeads,
+    pub(super) index: Index,
+    pub(super) delta: DeltaHeads,
+    pub(super) mixture: Mixture,
+    pub(super) streams: usize,
+    /// Rank of the maps that gate the streams.
+    pub(super) rank: usize,
+    pub(super) ngram: Option<Ngram>,
+    pub(super) vocabulary: usize,
+    pub(super) context: usize,
+    pub(super) eps: f32,
+    /// Whether the head is the embedding, where the configuration says.
+    pub(super) tied_head: Option<bool>,
+    /// Layers of the draft head, where the configuration counts them.
+    pub(super) drafts: Option<usize>,
+    /// How tensors in codes are stored.
+    pub(super) codes: Codes,
+}
+
+/// Selection of blocks of tokens.
+pub(super) struct Index {
+    pub(super) heads: usize,
+    pub(super) head_dim: usize,
+    /// Tokens in a block.
+    pub(super) block: usize,
+    /// Blocks kept.
+    pub(super) blocks: usize,
+}
+
+/// The n-gram embeddings.
+pub(super) struct Ngram {
+    /// Layers they enter, counted from 0, ascending.
+    pub(super) layers: Vec<usize>,
+    /// Longest n-gram.
+    pub(super) longest: usize,
+    /// Hash heads of one order.
+    pub(super) heads: usize,
+    /// Lower bound of a head's table.
+    pub(super) base: usize,
+    /// The table is padded to a multiple of it.
+    pub(super) multiple: usize,
+    pub(super) seed: u64,
+    /// Tensors the table is cut into.
+    pub(super) shards: usize,
+    /// Values of all heads' rows together.
+    pub(super) width: usize,
+    pub(super) taps: usize,
+    /// Token that cuts the history.
+    pub(super) boundary: u32,
+}
+
+impl Config {
+    /// Reads everything and refuses a model far larger than its checkpoint.
+    pub(super) fn read(
+        c: &mut ConfigReader<'_>,
+        sources: &Sources<'_>,
+    ) -> Result<Config, Rejected> {
+        let Some(mut text) = c.object("text_config")? else {
+            let codes = Codes::read(c);
+            let mut config = Config::read_text(c)?;
+            config.check_size(c, sources)?;
+            config.codes = codes?;
+            return Ok(config);
+        };
+        c.ignore(INERT_OUTSIDE);
+        let codes = Codes::read(c);
+        let tied = c.optional_flag("tie_word_embeddings");
+        text.ignore_inert();
+        text.require_if_present("model_type", &json!("qwen4_exp_text"));
+        let config = Config::read_text(&mut text).and_then(|config| {
+            config.check_size(&mut text, sources)?;
+            Ok(config)
+        });
+        c.absorb(text);
+        let mut config = config?;
+        config.codes = codes?;
+        config.tied_head = match (tied?, config.tied_head) {
+            (Some(a), Some(b)) if a != b => {
+                let message = format!("is {a}, but text_config.tie_word_embeddings is {b}");
+                return Err(c.reject("tie_word_embeddings", message));
+            }
+            (outer, inner) => outer.or(inner),
+        };
+        Ok(config)
+    }
+
+    /// Reads all keys before giving up on any, so that every fault is reported.
+    fn read_text(c: &mut ConfigReader<'_>) -> Result<Config, Rejected> {
+        c.ignore(INERT);
+        let hidden = c.count("hidden_size", MAX_WIDTH);
+        let depth = c.count("num_hidden_layers", MAX_LAYERS);
+        let recurrent = depth.and_then(|depth| read_kinds(c, depth));
+        let attention = read_attention(c);
+        let index = read_index(c);
+        let delta = read_delta(c);
+        let mixture = read_mixture(c);
+        let streams = c.count("hc_count", MAX_STREAMS);
+        let rank = c.count("hc_lowrank", MAX_WIDTH);
+        let vocabulary = c.count("vocab_size", MAX_VOCABULARY);
+        let context = c.count("max_position_embeddings", MAX_CONTEXT);
+        let tied_head = c.optional_flag("tie_word_embeddings");
+        let drafts = read_drafts(c);
+        let sizes = hidden.and_then(|hidden| Ok([hidden, depth?, vocabulary?]));
+        let ngram = read_ngram(c, sizes);
+        // Values that shape no tensor: a bad one is a defect, and the tensors are checked all the
+        // same with a stand-in that no program ever carries.
+        let eps = c.positive("rms_norm_eps").unwrap_or(1.0) as f32;
+        refuse_other_models(c);
+        let config = Config {
+            hidden: hidden?,
+            recurrent: recurrent?,
+            attention: attention?,
+            index: index?,
+            delta: delta?,
+            mixture: mixture?,
+            streams: streams?,
+            rank: rank?,
+            ngram: ngram?,
+            vocabulary: vocabulary?,
+            context: context?,
+            eps,
+            tied_head: tied_head?,
+            drafts: drafts?,
+            codes: Codes::Plain,
+        };
+        config.check_geometry(c)?;
+        Ok(config)
+    }
+
+    /// Numbers that are usable one by one and contradict each other.
+    fn check_geometry(&self, c: &mut ConfigReader<'_>) -> Result<(), Rejected> {
+        let mut result = Ok(());
+        let rotated = self.attention.rope.dims;
+        if rotated > self.index.head_dim {
+            let message = format!(
+                "is less than the {rotated} channels of a head that rotate, by partial_rotary_factor"
+            );
+            result = Err(c.reject("indexer_head_dim", message));
+        }
+        if self.streams < 2 {
+            result = Err(c.reject("hc_count", "is 1, but a single stream has no gates"));
+        }
+        result
+    }
+
+    /// Refuses a configuration that is far larger than the checkpoint, before anything of that size
+    /// is built. A few missing tensors are the closure check's to name.
+    fn check_size(&self, c: &mut ConfigReader<'_>, sources: &Sources<'_>) -> Result<(), Rejected> {
+        let layers = self.recurrent.len();
+        check_size(c, sources, layers, PER_LAYER, self.mixture.experts)?;
+        let Some(n) = &self.ngram else { return Ok(()) };
+        let shards = n.shards.saturating_mul(n.layers.len());
+        if shards > 4 * sources.len() + 4096 {
+            let message = format!(
+                "{} tables in {} parts each, but the checkpoint has {} tensors",
+                n.layers.len(),
+                n.shards,
+                sources.len()
+            );
+            return Err(c.reject("split_ngram_parts", message));
+        }
+        Ok(())
+    }
+}
+
+/// Values that would make it another model.
+fn refuse_other_models(c: &mut ConfigReader<'_>) {
+    c.require("hidden_act", &json!("silu"));
+    c.require_if_present("attention_bias", &json!(false));
+    c.require_if_present("attn_output_gate", &json!(true));
+    // The recurrent matrices are kept in f32 here.
+    c.require_if_present("mamba_ssm_dtype", &json!("float32"));
+}
+
+/// For each layer whether it is a delta net: a list, or every so many layers one that is not.
+fn read_kinds(c: &mut ConfigReader<'_>, depth: usize) -> Result<Vec<bool>, Rejected> {
+    const RECURRENT: &str = "linear_attention";
+    const SELECTING: [&str; 3] = [
+        "full_attention",
+        "qwen_sparse_attention",
+        "indexed_attention",
+    ];
+    let interval = c.optional_count("full_attention_interval", MAX_LAYERS);
+    let Some(found) = c.optional_texts("layer_types", MAX_LAYERS)? else {
+        let interval = interval?.unwrap_or(4);
+        return Ok((1..=depth).map(|n| !n.is_multiple_of(interval)).collect());
+    };
+    interval?;
+    if found.len() != depth {
+        let message = format!(
+            "has {} layers, but num_hidden_layers is {depth}",
+            found.len()
+        );
+        return Err(c.reject("layer_types", message));
+    }
+    let known = |kind: &&&str| **kind == RECURRENT || SELECTING.contains(*kind);
+    if let Some(other) = found.iter().find(|kind| !known(kind)) {
+        let message = format!(
+            "has the type {other:.40?}, but only {RECURRENT:?} and {:?} can be used",
+            SELECTING[0]
+        );
+        return Err(c.reject("layer_types", message));
+    }
+    Ok(found.iter().map(|kind| *kind == RECURRENT).collect())
+}
+
+fn read_attention(c: &mut ConfigReader<'_>) -> Result<GatedHeads, Rejected> {
+    let heads = c.count("num_attention_heads", MAX_HEADS);
+    let kv_heads = c.count("num_key_value_heads", MAX_HEADS);
+    let head_dim = c.count("head_dim", MAX_WIDTH);
+    let rope = read_rope(c, INERT_ROPE);
+    let (heads, kv_heads, head_dim) = (heads?, kv_heads?, head_dim?);
+    if !heads.is_multiple_of(kv_heads) {
+        let message = format!("{heads} query heads cannot share {kv_heads} key heads");
+        return Err(c.reject("num_key_value_heads", message));
+    }
+    let dims = (head_dim as f64 * rope.partial.unwrap_or(1.0)) as usize;
+    if dims == 0 || !dims.is_multiple_of(2) {
+        let message = format!("of {head_dim} channels makes {dims}, which do not form pairs");
+        return Err(c.reject("partial_rotary_factor", message));
+    }
+    Ok(GatedHeads {
+        heads,
+        kv_heads,
+        head_dim,
+        rope: Rope {
+            theta: rope.theta,
+            dims,
+            place: RopePlace::First,
+            pairing: RopePairing::Half,
+            yarn: None,
+        },
+    })
+}
+
+fn read_index(c: &mut ConfigReader<'_>) -> Result<Index, Rejected> {
+    let heads = c.count("indexer_n_heads", MAX_HEADS);
+    let head_dim = c.count("indexer_head_dim", MAX_WIDTH);
+    let budget = c.count("indexer_budget", MAX_CONTEXT);
+    let block = c.count("indexer_compress_ratio", MAX_CONTEXT);
+    c.require("indexer_kv_heads", &json!(1));
+    let (budget, block) = (budget?, block?);
+    if !budget.is_multiple_of(block) {
+        let message = format!("{budget} tokens are no whole number of blocks of {block}");
+        return Err(c.reject("indexer_budget", message));
+    }
+    Ok(Index {
+        heads: heads?,
+        head_dim: head_dim?,
+        block,
+        blocks: budget / block,
+    })
+}
+
+fn read_delta(c: &mut ConfigReader<'_>) -> Result<DeltaHeads, Rejected> {
+    let key_heads = c.count("linear_num_key_heads", MAX_HEADS);
+    let value_heads = c.count("linear_num_value_heads", MAX_HEADS);
+    let key_dim = c.count("linear_key_head_dim", MAX_WIDTH);
+    let value_dim = c.count("linear_value_head_dim", MAX_WIDTH);
+    let taps = c.count("linear_conv_kernel_dim", MAX_TAPS);
+    let gate = match c.optional_text("output_gate_type")? {
+        Some("sigmoid") => Activation::Sigmoid,
+        // The activation of the model, where nothing is said.
+        Some("silu") | None => Activation::Silu,
+        Some(other) => {
+            let message = format!("is {other:.40?}, but only \"sigmoid\" and \"silu\" can be used");
+            return Err(c.reject("output_gate_type", message));
+        }
+    };
+    let (key_heads, value_heads) = (key_heads?, value_heads?);
+    if !value_heads.is_multiple_of(key_heads) {
+        let message = format!("{value_heads} value heads cannot share {key_heads} key heads");
+        return Err(c.reject("linear_num_value_heads", message));
+    }
+    Ok(DeltaHeads {
+        key_heads,
+        value_heads,
+        key_dim: key_dim?,
+        value_dim: value_dim?,
+        taps: taps?,
+        gate,
+    })
+}
+
+fn read_mixture(c: &mut ConfigReader<'_>) -> Result<Mixture, Rejected> {
+    let experts = c.count("num_experts", MAX_EXPERTS);
+    let top_k = c.count("num_experts_per_tok", MAX_EXPERTS);
+    let width = c.count("moe_intermediate_size", MAX_WIDTH);
+    let shared_width = c.count("shared_expert_intermediate_size", MAX_WIDTH);
+    let renormalise = c.optional_flag("norm_topk_prob").unwrap_or(None);
+    let (experts, top_k) = (experts?, top_k?);
+    if top_k > experts {
+        let message = format!("{top_k} experts cannot be chosen of {experts}");
+        return Err(c.reject("num_experts_per_tok", message));
+    }
+    Ok(Mixture {
+        experts,
+        top_k,
+        width: width?,
+        shared_width: shared_width?,
+        renormalise: renormalise.unwrap_or(true),
+    })
+}
+
+/// Layers of the draft head.
+fn read_drafts(c: &mut ConfigReader<'_>) -> Result<Option<usize>, Rejected> {
+    if let Some(mut draft) = c.object("mtp")? {
+        draft.ignore(DRAFT);
+        c.absorb(draft);
+    }
+    c.optional_whole("mtp_num_hidden_layers", MAX_LAYERS)
+}
+
+/// The n-gram embeddings; `sizes` are the hidden size, the number of layers and the vocabulary.
+fn read_ngram(
+    c: &mut ConfigReader<'_>,
+    sizes: Result<[usize; 3], Rejected>,
+) -> Result<Option<Ngram>, Rejected> {
+    let ids = c.optional_wholes("ple_layer_ids", MAX_LAYERS, MAX_LAYERS);
+    let width = c.optional_count("ple_embed_dim", MAX_WIDTH);
+    let taps = c.optional_count("ple_conv_kernel_size", MAX_TAPS);
+    let longest = c.optional_count("ngram_size", MAX_NGRAM);
+    let heads = c.optional_count("heads_per_ngram", MAX_HASH_HEADS);
+    let base = c.optional_count("ngram_vocab_size_base", MAX_HASH_ROWS);
+    let multiple = c.optional_count("make_ngram_vocab_size_divisible_by", MAX_VOCABULARY);
+    let shards = c.optional_count("split_ngram_parts", MAX_VOCABULARY);
+    // Any seed gives a model of the same cost.
+    let seed = c.optional_whole("seed", usize::MAX);
+    let boundary = c.optional_first_whole("eos_token_id", MAX_VOCABULARY);
+    let [hidden, depth, vocabulary] = sizes?;
+    let mut ids = ids?.unwrap_or_default();
+    ids.sort_unstable();
+    ids.dedup();
+    let rejected = [
+        width, taps, longest, heads, base, multiple, shards, seed, boundary,
+    ];
+    for read in rejected {
+        read?;
+    }
+    if ids.is_empty() {
+        return Ok(None);
+    }
+    if let Some(id) = ids.iter().find(|&&id| id == 0 || id > depth) {
+        let message = format!("names layer {id}, but layers are counted from 1 to {depth}");
+        return Err(c.reject("ple_layer_ids", message));
+    }
+    // What is not said is what the published class assumes.
+    let ngram = Ngram {
+        layers: ids.iter().map(|id| id - 1).collect(),
+        longest: longest?.unwrap_or(3),
+        heads: heads?.unwrap_or(8),
+        base: base?.unwrap_or(20_000_000),
+        multiple: multiple?.unwrap_or(128),
+        seed: seed?.unwrap_or(1234) as u64,
+        shards: shards?.unwrap_or(512),
+        width: width?.unwrap_or(hidden),
+        taps: taps?.unwrap_or(4),
+        boundary: read_boundary(c, boundary?, vocabulary)?,
+    };
+    let heads = (ngram.longest - 1) * ngram.heads;
+    if heads == 0 {
+        return Err(c.reject("ngram_size", "is 1, but a single token is no n-gram"));
+    }
+    if heads * ngram.layers.len() > MAX_HASH_HEADS {
+        let message = format!("makes more than {MAX_HASH_HEADS} hash heads over all layers");
+        return Err(c.reject("heads_per_ngram", message));
+    }
+    if !ngram.width.is_multiple_of(heads) {
+        let message = format!(
+            "{} values are not shared evenly by {heads} hash heads",
+            ngram.width
+        );
+        return Err(c.reject("ple_embed_dim", message));
+    }
+    Ok(Some(ngram))
+}
+
+/// The token that cuts the history of n-grams.
+fn read_boundary(
+    c: &mut ConfigReader<'_>,
+    found: Option<usize>,
+    vocabulary: usize,
+) -> Result<u32, Rejected> {
+    let known = found.filter(|&id| id < vocabulary);
+    match known.and_then(|id| u32::try_from(id).ok()) {
+        Some(id) => Ok(id),
+        None => {
+            let message = match found {
+                Some(id) => format!("is {id}, but the vocabulary has {vocabulary} tokens"),
+                None => "is missing, and n-gram embeddings need it".to_owned(),
+            };
+            Err(c.reject("eos_token_id", message))
+        }
+    }
+}
