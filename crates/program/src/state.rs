@@ -2,6 +2,8 @@
 //!
 //! Allocation, accounting, snapshots and validation are generic over this declaration; they know
 //! no family and no mixer.
+//!
+//! Sizes that overflow come out as [`usize::MAX`]; the closure check refuses such programs.
 
 use crate::Program;
 use crate::block::{
@@ -70,8 +72,8 @@ impl StateShape {
     #[must_use]
     pub fn bytes_per_token(&self) -> usize {
         match *self {
-            StateShape::Rows { width } => width * 4,
-            StateShape::Compressed { ratio, width, .. } => width * 4 / ratio,
+            StateShape::Rows { width } => width.saturating_mul(4),
+            StateShape::Compressed { ratio, width, .. } => width.saturating_mul(4) / ratio.max(1),
             _ => 0,
         }
     }
@@ -82,14 +84,14 @@ impl StateShape {
         match *self {
             StateShape::Rows { .. } => 0,
             StateShape::Window { rows, width } | StateShape::Ring { rows, width } => {
-                rows * width * 4
+                bytes(&[rows, width])
             }
-            StateShape::Matrix { heads, rows, cols } => heads * rows * cols * 4,
+            StateShape::Matrix { heads, rows, cols } => bytes(&[heads, rows, cols]),
             StateShape::Compressed {
                 raw_width,
                 raw_rows,
                 ..
-            } => raw_width * raw_rows * 4,
+            } => bytes(&[raw_width, raw_rows]),
         }
     }
 
@@ -98,6 +100,11 @@ impl StateShape {
     pub fn truncates(&self) -> bool {
         matches!(self, StateShape::Rows { .. })
     }
+}
+
+/// Bytes of an array of f32.
+fn bytes(shape: &[usize]) -> usize {
+    shape.iter().fold(4, |n, &d| n.saturating_mul(d))
 }
 
 /// State of layer `index`, in a fixed order: the mixer's items, then `conv.mixer` and `conv.ffn`
@@ -133,7 +140,10 @@ pub fn layer_state(program: &Program, index: usize) -> Vec<StateItem> {
 /// The inputs a convolution over `width` channels still needs.
 fn ring(convolution: &ShortConvolution, width: usize) -> StateShape {
     StateShape::Ring {
-        rows: (convolution.taps - 1) * convolution.dilation,
+        rows: convolution
+            .taps
+            .saturating_sub(1)
+            .saturating_mul(convolution.dilation),
         width,
     }
 }
@@ -142,7 +152,7 @@ fn ring(convolution: &ShortConvolution, width: usize) -> StateShape {
 type Items = Vec<(&'static str, StateShape)>;
 
 fn attention_state(a: &Attention) -> Items {
-    let width = a.kv_heads * a.head_dim;
+    let width = a.kv_heads.saturating_mul(a.head_dim);
     let shape = match a.span {
         Span::Full => StateShape::Rows { width },
         Span::Sliding { window } => StateShape::Window {
@@ -160,7 +170,7 @@ fn attention_state(a: &Attention) -> Items {
             ratio: ix.block,
             width: ix.head_dim,
             raw_width: ix.head_dim,
-            raw_rows: ix.block - 1,
+            raw_rows: ix.block.saturating_sub(1),
         };
         items.push(("index", shape));
     }
@@ -171,7 +181,7 @@ fn latent_state(a: &LatentAttention) -> Items {
     let mut items = vec![(
         "latent",
         StateShape::Rows {
-            width: a.latent_dim + a.rope_dim,
+            width: a.latent_dim.saturating_add(a.rope_dim),
         },
     )];
     if let Some(LatentSelection::Own(ix)) = &a.selection {
@@ -201,7 +211,8 @@ fn compressed_state(a: &CompressedAttention) -> Items {
 }
 
 fn delta_state(d: &DeltaNet) -> Items {
-    let keys = d.key_heads * d.key_dim;
+    let keys = d.key_heads.saturating_mul(d.key_dim);
+    let values = d.value_heads.saturating_mul(d.value_dim);
     let recurrent = StateShape::Matrix {
         heads: d.value_heads,
         rows: d.key_dim,
@@ -210,42 +221,35 @@ fn delta_state(d: &DeltaNet) -> Items {
     vec![
         ("conv.query", ring(&d.convolutions[0], keys)),
         ("conv.key", ring(&d.convolutions[1], keys)),
-        (
-            "conv.value",
-            ring(&d.convolutions[2], d.value_heads * d.value_dim),
-        ),
+        ("conv.value", ring(&d.convolutions[2], values)),
         ("recurrent", recurrent),
     ]
 }
 
 fn compressor_state(c: &Compressor, width: usize) -> StateShape {
-    let channels = if c.overlaps { 2 * width } else { width };
-    let windows = if c.overlaps { 2 } else { 1 };
+    let windows: usize = if c.overlaps { 2 } else { 1 };
     StateShape::Compressed {
         ratio: c.ratio,
         width,
         // Value and gate logits of every raw token.
-        raw_width: 2 * channels,
-        raw_rows: windows * c.ratio - 1,
+        raw_width: width.saturating_mul(2 * windows),
+        raw_rows: windows.saturating_mul(c.ratio).saturating_sub(1),
     }
 }
 
 /// Bytes of state one more token costs, over all layers.
 #[must_use]
 pub fn bytes_per_token(program: &Program) -> usize {
-    items(program)
-        .map(|item| item.shape.bytes_per_token())
-        .sum()
+    let bytes = items(program).map(|item| item.shape.bytes_per_token());
+    bytes.fold(0, usize::saturating_add)
 }
 
 /// Bytes of state a conversation costs before its first token, over all layers.
 #[must_use]
 pub fn fixed_bytes(program: &Program) -> usize {
-    let history = history(program) * 4;
-    items(program)
-        .map(|item| item.shape.fixed_bytes())
-        .sum::<usize>()
-        + history
+    let history = bytes(&[history(program)]);
+    let bytes = items(program).map(|item| item.shape.fixed_bytes());
+    bytes.fold(history, usize::saturating_add)
 }
 
 /// Token ids a conversation remembers for n-gram embeddings.

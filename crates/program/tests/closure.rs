@@ -265,8 +265,8 @@ fn contradictions_inside_a_program_are_named() {
     check_damage(|p| attention(p).kv_heads = 3, "cannot share");
     check_damage(|p| attention(p).head_dim = 0, "is zero");
     check_damage(
-        |p| attention(p).span = Span::Sliding { window: 4 },
-        "sliding attention",
+        |p| attention(p).span = Span::Sliding { window: 0 },
+        "window is zero",
     );
     check_damage(|p| p.operands[3].name = "q".to_owned(), "used twice");
     check_damage(|p| p.operands[0].shape = vec![usize::MAX, 8], "overflows");

@@ -1,0 +1,288 @@
+//! A check in progress: which operands are claimed, which defects were found.
+
+use super::defect::Defect;
+use crate::block::{Linear, RmsNorm, ShortConvolution};
+use crate::operand::{Operand, OperandId, Role};
+use crate::program::Program;
+use std::collections::HashSet;
+
+/// A length. `None` where it cannot be told because something it comes from is a defect already;
+/// what depends on it is then claimed and not compared.
+pub(super) type Size = Option<usize>;
+
+/// Largest count that sizes nothing in the operand table: windows, distances, numbers of selected
+/// positions. Sums and products of two of them cannot overflow.
+pub(super) const MAX_COUNT: usize = (1 << 31) - 1;
+
+/// In which form a block reads an operand; decides the roles that fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Plain f32 values.
+    Plain,
+    /// A matrix, possibly in a compiled encoding.
+    Matrix,
+    /// A matrix so small that blocks read it in either form.
+    Small,
+    /// A stack of matrices, one for each expert.
+    Stack,
+    /// Integers.
+    Table,
+}
+
+impl Form {
+    fn allows(self, role: Role) -> bool {
+        let plain = matches!(role, Role::Vector | Role::Kernel);
+        let matrix = matches!(
+            role,
+            Role::Embedding | Role::Head | Role::Linear | Role::Router
+        );
+        match self {
+            Form::Plain => plain,
+            Form::Matrix => matrix,
+            Form::Small => plain || matrix,
+            Form::Stack => role == Role::Expert,
+            Form::Table => role == Role::Table,
+        }
+    }
+
+    fn roles(self) -> &'static str {
+        match self {
+            Form::Plain => "Vector or Kernel",
+            Form::Matrix => "Linear, Router, Embedding or Head",
+            Form::Small => "Vector, Kernel, Linear or Router",
+            Form::Stack => "Expert",
+            Form::Table => "Table",
+        }
+    }
+}
+
+/// A check in progress.
+pub(super) struct Checker<'p> {
+    pub(super) program: &'p Program,
+    pub(super) defects: Vec<Defect>,
+    used: HashSet<OperandId>,
+    /// Places and messages of the geometry defects so far: one cause is reported once.
+    said: HashSet<(String, String)>,
+    /// Whether a layer so far selects positions that later layers may share.
+    pub(super) selection: bool,
+}
+
+impl<'p> Checker<'p> {
+    pub(super) fn new(program: &'p Program) -> Checker<'p> {
+        Checker {
+            program,
+            defects: Vec::new(),
+            used: HashSet::new(),
+            said: HashSet::new(),
+            selection: false,
+        }
+    }
+
+    /// Width of one stream.
+    pub(super) fn hidden(&self) -> Size {
+        Some(self.program.dims.hidden).filter(|&hidden| hidden > 0)
+    }
+
+    /// Reports operands that nothing has claimed.
+    pub(super) fn unused(&mut self) {
+        for (index, operand) in self.program.operands.iter().enumerate() {
+            let id = u32::try_from(index).map(OperandId);
+            if !id.is_ok_and(|id| self.used.contains(&id)) {
+                self.defects
+                    .push(Defect::UnusedOperand(operand.name.clone()));
+            }
+        }
+    }
+
+    /// The operand, if it exists.
+    fn claim(&mut self, place: &str, id: OperandId, form: Form) -> Option<&'p Operand> {
+        self.used.insert(id);
+        let Some(operand) = self.program.operands.get(id.index()) else {
+            self.defects.push(Defect::DanglingOperand {
+                place: place.to_owned(),
+                id: id.0,
+            });
+            return None;
+        };
+        if !form.allows(operand.role) {
+            self.defects.push(Defect::OperandRole {
+                place: place.to_owned(),
+                operand: operand.name.clone(),
+                found: operand.role,
+                expected: form.roles(),
+            });
+        }
+        Some(operand)
+    }
+
+    fn shape(&mut self, place: &str, operand: &Operand, expected: Vec<usize>) {
+        self.defects.push(Defect::OperandShape {
+            place: place.to_owned(),
+            operand: operand.name.clone(),
+            found: operand.shape.clone(),
+            expected,
+        });
+    }
+
+    /// An operand of exactly this shape.
+    pub(super) fn expect(&mut self, place: &str, id: OperandId, form: Form, shape: &[Size]) {
+        let Some(operand) = self.claim(place, id, form) else {
+            return;
+        };
+        if let Some(expected) = shape.iter().copied().collect::<Option<Vec<usize>>>()
+            && operand.shape != expected
+        {
+            self.shape(place, operand, expected);
+        }
+    }
+
+    /// A vector `[len]`.
+    pub(super) fn vector(&mut self, place: &str, id: OperandId, len: Size) {
+        self.expect(place, id, Form::Plain, &[len]);
+    }
+
+    /// A vector of at least `len` values.
+    pub(super) fn vector_from(&mut self, place: &str, id: OperandId, len: Size) {
+        let Some(operand) = self.claim(place, id, Form::Plain) else {
+            return;
+        };
+        if let Some(len) = len
+            && !matches!(operand.shape[..], [found] if found >= len)
+        {
+            self.shape(place, operand, vec![len]);
+        }
+    }
+
+    /// A matrix `[rows, cols]` whose rows nothing else tells; their number.
+    pub(super) fn rows(&mut self, place: &str, id: OperandId, form: Form, cols: Size) -> Size {
+        let operand = self.claim(place, id, form)?;
+        let cols = cols?;
+        match operand.shape[..] {
+            [rows, found] if found == cols => Some(rows).filter(|&rows| rows > 0),
+            _ => {
+                let rows = operand.shape.first().copied().unwrap_or(1);
+                self.shape(place, operand, vec![rows, cols]);
+                None
+            }
+        }
+    }
+
+    /// A matrix that alone tells its shape.
+    pub(super) fn matrix(&mut self, place: &str, id: OperandId) -> Option<[usize; 2]> {
+        let operand = self.claim(place, id, Form::Matrix)?;
+        if let [rows, cols] = operand.shape[..] {
+            return Some([rows, cols]);
+        }
+        let rows = operand.shape.first().copied().unwrap_or(1);
+        self.shape(place, operand, vec![rows, 1]);
+        None
+    }
+
+    /// A linear map `[rows, cols]`.
+    pub(super) fn linear(&mut self, place: &str, linear: &Linear, rows: Size, cols: Size) {
+        self.expect(place, linear.weight, Form::Matrix, &[rows, cols]);
+        if let Some(bias) = linear.bias {
+            self.vector(place, bias, rows);
+        }
+    }
+
+    /// A linear map into a width that nothing else tells; that width.
+    pub(super) fn linear_rows(&mut self, place: &str, linear: &Linear, cols: Size) -> Size {
+        let rows = self.rows(place, linear.weight, Form::Matrix, cols);
+        if let Some(bias) = linear.bias {
+            self.vector(place, bias, rows);
+        }
+        rows
+    }
+
+    /// A norm over `width` values.
+    pub(super) fn norm(&mut self, place: &str, norm: &RmsNorm, width: Size) {
+        if let Some(weight) = norm.weight {
+            self.vector(place, weight, width);
+        }
+        self.eps(place, norm.eps);
+    }
+
+    /// A convolution over `channels` channels.
+    pub(super) fn convolution(&mut self, place: &str, c: &ShortConvolution, channels: Size) {
+        let taps = self.count(place, "taps", c.taps);
+        self.count(place, "dilation", c.dilation);
+        self.expect(place, c.weight, Form::Plain, &[channels, Some(1), taps]);
+    }
+
+    /// The product of named sizes, none of which may be zero.
+    pub(super) fn product(&mut self, place: &str, factors: &[(&str, usize)]) -> Size {
+        let mut product = Some(1usize);
+        for &(name, factor) in factors {
+            if factor == 0 {
+                self.geometry(place, format!("{name} is zero"));
+                product = None;
+            }
+        }
+        let product = product?;
+        let result = factors
+            .iter()
+            .try_fold(product, |n, &(_, factor)| n.checked_mul(factor));
+        if result.is_none() {
+            let names: Vec<&str> = factors.iter().map(|f| f.0).collect();
+            self.geometry(place, format!("{} overflows", names.join(" times ")));
+        }
+        result
+    }
+
+    /// The sum of two lengths.
+    pub(super) fn sum(&mut self, place: &str, a: Size, b: Size) -> Size {
+        let (a, b) = (a?, b?);
+        let sum = a.checked_add(b);
+        if sum.is_none() {
+            self.geometry(place, format!("{a} and {b} are too many together"));
+        }
+        sum
+    }
+
+    /// A number of tokens, taps or choices: at least 1 and no more than anything could use.
+    pub(super) fn count(&mut self, place: &str, name: &str, count: usize) -> Size {
+        if count == 0 {
+            self.geometry(place, format!("{name} is zero"));
+        } else if count > MAX_COUNT {
+            self.geometry(
+                place,
+                format!("{name} {count} is larger than anything could use"),
+            );
+        } else {
+            return Some(count);
+        }
+        None
+    }
+
+    /// A number that is added under a root or to a denominator.
+    pub(super) fn eps(&mut self, place: &str, eps: f32) {
+        if !(eps.is_finite() && eps >= 0.0) {
+            self.geometry(place, format!("eps {eps} is not usable"));
+        }
+    }
+
+    /// A finite number.
+    pub(super) fn finite(&mut self, place: &str, name: &str, value: f32) {
+        if !value.is_finite() {
+            self.geometry(place, format!("{name} {value} is not finite"));
+        }
+    }
+
+    /// A finite number above zero.
+    pub(super) fn positive(&mut self, place: &str, name: &str, value: f64) {
+        if !(value.is_finite() && value > 0.0) {
+            self.geometry(place, format!("{name} {value} is not a positive number"));
+        }
+    }
+
+    /// Numbers that contradict each other.
+    pub(super) fn geometry(&mut self, place: &str, message: String) {
+        if self.said.insert((place.to_owned(), message.clone())) {
+            self.defects.push(Defect::Geometry {
+                place: place.to_owned(),
+                message,
+            });
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Latent attention and its selection of positions.
+
+use super::attention::IndexerPlace;
+use super::checker::Checker;
+use crate::block::{LatentAttention, LatentSelection};
+
+impl Checker<'_> {
+    pub(super) fn latent_attention(&mut self, place: &str, a: &LatentAttention) {
+        let hidden = self.hidden();
+        let heads = ("heads", a.heads);
+        let nope = self.product(place, &[("unrotated channels", a.nope_dim)]);
+        let value = self.product(place, &[("value channels", a.value_dim)]);
+        let latent = self.product(place, &[("latent width", a.latent_dim)]);
+        let head = self.sum(place, nope, Some(a.rope_dim)).unwrap_or(0);
+        let up = self.sum(place, nope, value).unwrap_or(0);
+        let row = self.sum(place, latent, Some(a.rope_dim));
+        let queries = self.product(place, &[heads, ("head size", head)]);
+        let ups = self.product(place, &[heads, ("key and value channels", up)]);
+        let outputs = self.product(place, &[heads, ("value channels", a.value_dim)]);
+
+        let rank = self.linear_rows(place, &a.query_down, hidden);
+        self.norm(place, &a.query_norm, rank);
+        self.linear(place, &a.query_up, queries, rank);
+        self.linear(place, &a.latent_down, row, hidden);
+        self.norm(place, &a.latent_norm, latent);
+        self.linear(place, &a.latent_up, ups, latent);
+        self.linear(place, &a.output, hidden, outputs);
+        if let Some(gate) = &a.output_gate {
+            self.linear(place, gate, outputs, hidden);
+        }
+        if let Some(rope) = &a.rope {
+            self.rope(place, rope, a.rope_dim);
+        }
+        self.positive(place, "score scale", a.scale.into());
+        match &a.selection {
+            None => {}
+            Some(LatentSelection::Own(indexer)) => {
+                let place = format!("{place}.indexer");
+                self.indexer(&place, indexer, rank, IndexerPlace::Latent);
+                self.selection = true;
+            }
+            Some(LatentSelection::Shared) if self.selection => {}
+            Some(LatentSelection::Shared) => {
+                let message = "shares a selection, but no earlier layer makes one";
+                self.geometry(place, message.to_owned());
+            }
+        }
+    }
+}
