@@ -166,6 +166,28 @@ impl<'a> Builder<'a> {
             width,
         )
     }
+
+    /// The experts of one layer, one tensor for each matrix: `source` gives the name of the `w1`
+    /// (gate), `w3` (up) or `w2` (down) of an expert.
+    pub(crate) fn numbered_experts(
+        &mut self,
+        name: &str,
+        source: impl Fn(usize, &str) -> String,
+        [experts, width, hidden]: [usize; 3],
+    ) -> GatedUnit {
+        let mut stack = |end: &str, matrix: &str, [rows, cols]: [usize; 2]| {
+            let part = |expert| vec![self.slice(source(expert, matrix), &[rows, cols])];
+            let parts = (0..experts).map(part).collect();
+            let (name, shape) = (format!("{name}.{end}"), [experts, rows, cols]);
+            self.operands.parts(&name, Role::Expert, &shape, parts)
+        };
+        silu_unit(
+            stack("gate", "w1", [width, hidden]),
+            stack("up", "w3", [width, hidden]),
+            stack("down", "w2", [hidden, width]),
+            width,
+        )
+    }
 }
 
 fn silu_unit(gate: OperandId, up: OperandId, down: OperandId, width: usize) -> GatedUnit {

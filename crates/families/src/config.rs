@@ -136,6 +136,17 @@ impl<'c> ConfigReader<'c> {
         }
     }
 
+    /// A required finite number below zero, also after rounding to f32.
+    pub(crate) fn negative(&mut self, key: &str) -> Result<f64, Rejected> {
+        let Some(value) = self.present(key) else {
+            return Err(self.missing(key));
+        };
+        match value.as_f64() {
+            Some(x) if (x as f32) < 0.0 && (x as f32).is_finite() => Ok(x),
+            _ => Err(self.wrong(key, value, "a number below 0 that an f32 can hold")),
+        }
+    }
+
     /// A required `true` or `false`.
     pub(crate) fn flag(&mut self, key: &str) -> Result<bool, Rejected> {
         self.optional_flag(key)?.ok_or_else(|| self.missing(key))
@@ -425,6 +436,10 @@ mod tests {
         }
         assert_eq!(reader.positive("fine").unwrap(), 1e-5);
         assert_eq!(reader.positive("whole").unwrap(), 3.0);
+        assert_eq!(reader.negative("minus").unwrap(), -1.0);
+        for key in ["zero", "fine", "absent"] {
+            assert!(reader.negative(key).is_err(), "{key}");
+        }
     }
 
     #[test]

@@ -13,12 +13,20 @@ pub(crate) struct Family {
 
 static FAMILIES: &[Family] = &[
     Family {
+        model_types: &["deepseek_v4"],
+        lower: crate::deepseek_v4::lower,
+    },
+    Family {
         model_types: &["glm_moe_dsa"],
         lower: crate::glm::lower,
     },
     Family {
         model_types: crate::inkling::MODEL_TYPES,
         lower: crate::inkling::lower,
+    },
+    Family {
+        model_types: &["kimi_k3", "kimi_linear"],
+        lower: crate::kimi_k3::lower,
     },
     Family {
         model_types: &["olmoe"],

@@ -1,0 +1,88 @@
+//! The mixtures of experts.
+
+use super::{EXPERTS, Lowering};
+use lamella_program::Role;
+use lamella_program::block::{GatedActivation, GatedUnit, Routed, Router, Scoring, WeightRule};
+
+/// What is added to the sum of the chosen scores; it only keeps a sum of zeros from dividing.
+const SUM_EPS: f32 = 1e-20;
+
+impl Lowering<'_> {
+    /// The mixture of experts of the layer called `name`; `hashed` where token ids choose.
+    pub(super) fn routed(&mut self, name: &str, hashed: bool) -> Routed {
+        let c = self.config;
+        let e = &c.experts;
+        let gate = format!("{name}.ffn.gate");
+        let weight = self.table.matrix(
+            &format!("{name}.router"),
+            Role::Router,
+            format!("{gate}.weight"),
+            [e.count, c.hidden],
+        );
+        let operands = &mut self.table.operands;
+        let hash_table = hashed.then(|| {
+            operands.matrix(
+                &format!("{name}.router.table"),
+                Role::Table,
+                format!("{gate}.tid2eid"),
+                [c.vocabulary, e.top_k],
+            )
+        });
+        let selection_bias = (!hashed).then(|| {
+            let name = format!("{name}.router.selection_bias");
+            operands.vector(&name, format!("{gate}.bias"), e.count)
+        });
+        let source =
+            |expert: usize, matrix: &str| format!("{name}{EXPERTS}{expert}.{matrix}.weight");
+        let unit = self.table.numbered_experts(
+            &format!("{name}.experts"),
+            source,
+            [e.count, e.width, c.hidden],
+        );
+        let activation = GatedActivation::ClampedSilu { limit: e.limit };
+        let shared = self.shared(name);
+        Routed {
+            router: Router {
+                weight,
+                scoring: Scoring::SqrtSoftplus,
+                selection_bias,
+                groups: None,
+                hash_table,
+                weights: WeightRule::Normalised { eps: SUM_EPS },
+                scale: (e.scale != 1.0).then_some(e.scale),
+                learned_scale: None,
+            },
+            experts: e.count,
+            top_k: e.top_k,
+            unit: GatedUnit { activation, ..unit },
+            shared: vec![GatedUnit {
+                activation,
+                ..shared
+            }],
+            latent: None,
+        }
+    }
+
+    /// The unit that every token visits.
+    fn shared(&mut self, name: &str) -> GatedUnit {
+        let c = self.config;
+        let width = c.experts.width;
+        let mut matrix = |end: &str, source: &str, shape| {
+            self.table.matrix(
+                &format!("{name}.shared.{end}"),
+                Role::Linear,
+                format!("{name}.ffn.shared_experts.{source}.weight"),
+                shape,
+            )
+        };
+        GatedUnit {
+            gate: matrix("gate", "w1", [width, c.hidden]),
+            up: matrix("up", "w3", [width, c.hidden]),
+            down: matrix("down", "w2", [c.hidden, width]),
+            width,
+            activation: GatedActivation::Silu,
+            output_gate: None,
+            output_scale: None,
+        }
+    }
+}

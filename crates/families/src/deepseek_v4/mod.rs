@@ -1,0 +1,197 @@
+//! DeepSeek V4 (DeepSeek-AI, 2026): attention over a window and compressed entries between several
+//! residual streams, with experts in FP4.
+//!
+//! Peculiar to it: one vector is key and value of all heads, so what attention returns is turned
+//! back at the query's position; layers differ in what they keep of distant tokens; the first
+//! layers choose experts by token id; experts are chosen by biased scores and weighted by unbiased
+//! ones.
+
+mod attention;
+mod config;
+mod draft;
+mod experts;
+mod rotation;
+mod schedule;
+
+use crate::common::Builder;
+use crate::config::{ConfigReader, Rejected};
+use crate::sources::Sources;
+use config::Config;
+use lamella_program::block::{Block, Ffn, HyperMap, Layer, Mixer, Residual, RmsNorm};
+use lamella_program::operand::Coding;
+use lamella_program::program::{
+    Boundary, Dims, Entry, Exit, PROGRAM_VERSION, StreamReduction, UnusedComponent,
+};
+use lamella_program::{OperandId, Program, Role, TensorInfo};
+
+/// The element type of FP8 codes.
+const FP8: &str = "F8_E4M3";
+/// The element types that stand for two FP4 codes.
+const FP4: [&str; 3] = ["I8", "U8", "F4"];
+/// Part of the name of every routed expert.
+const EXPERTS: &str = ".ffn.experts.";
+
+/// Lowers a DeepSeek V4 checkpoint.
+pub(crate) fn lower(
+    reader: &mut ConfigReader<'_>,
+    tensors: &[TensorInfo],
+) -> Result<Program, Rejected> {
+    let sources = Sources::new(tensors);
+    let config = Config::read(reader, &sources)?;
+    let unused = draft::heads(&sources, &config);
+    let lowering = Lowering {
+        config: &config,
+        table: Builder::new(&sources, coding(&sources, config.block)),
+    };
+    Ok(lowering.program(unused))
+}
+
+/// The coding of a matrix, by its element type. Of one with scales whose type says nothing (it is
+/// missing, or it is wrong), the other experts tell.
+fn coding<'a>(sources: &'a Sources<'a>, block: [usize; 2]) -> impl Fn(&str) -> Option<Coding> + 'a {
+    let experts_in_fp8 = |name: &str| name.contains(EXPERTS) && sources.dtype(name) == Some(FP8);
+    let fp8_experts = !sources.names(experts_in_fp8).is_empty();
+    move |tensor| {
+        let scale = format!("{}scale", tensor.strip_suffix("weight")?);
+        let fp4 = match sources.dtype(tensor) {
+            Some(FP8) => false,
+            Some(dtype) if FP4.contains(&dtype) => true,
+            _ if !sources.has(&scale) => return None,
+            _ => tensor.contains(EXPERTS) && !fp8_experts,
+        };
+        Some(match fp4 {
+            true => Coding::Mxfp4 { scale },
+            false => Coding::BlockFp8 { scale, block },
+        })
+    }
+}
+
+/// A checkpoint on its way to a program.
+struct Lowering<'a> {
+    config: &'a Config,
+    table: Builder<'a>,
+}
+
+impl Lowering<'_> {
+    fn program(mut self, unused: Vec<UnusedComponent>) -> Program {
+        let c = self.config;
+        let mut table = |name: &str, role, source: &str| {
+            let shape = [c.vocabulary, c.hidden];
+            self.table.matrix(name, role, source.to_owned(), shape)
+        };
+        let embedding = table("embedding", Role::Embedding, "embed.weight");
+        let head = table("head", Role::Head, "head.weight");
+        let layers = (0..c.layers.len()).map(|index| self.layer(index)).collect();
+        let norm = self.norm("final_norm", "norm.weight".to_owned(), c.hidden);
+        let streams = c.streams.count;
+        let [function, base, scale] = self.maps("exit.streams", "hc_head", streams, 1);
+        Program {
+            version: PROGRAM_VERSION,
+            family: "deepseek_v4".to_owned(),
+            dims: Dims {
+                hidden: c.hidden,
+                vocabulary: c.vocabulary,
+                context: c.context,
+            },
+            boundary: Boundary {
+                state_schema: "deepseek_v4/streams.v1".to_owned(),
+                width: streams * c.hidden,
+                needs_token_ids: c.layers.iter().any(|plan| plan.hashed),
+            },
+            entry: Entry {
+                embedding,
+                scale: None,
+                norm: None,
+                per_layer_embeddings: Vec::new(),
+            },
+            layers,
+            exit: Exit {
+                reduction: Some(StreamReduction::HyperConnections {
+                    function,
+                    base,
+                    scale,
+                    eps: c.streams.eps,
+                    norm_eps: c.eps,
+                }),
+                norm: Some(norm),
+                head,
+                logits: c.vocabulary,
+                scale: None,
+                soft_cap: None,
+            },
+            operands: self.table.operands.finish(),
+            unused,
+        }
+    }
+
+    fn layer(&mut self, index: usize) -> Layer {
+        let c = self.config;
+        let name = format!("layers.{index}");
+        let plan = c.layers[index];
+        let s = &c.streams;
+        let mut map = |place: &str, site: &str| {
+            let rows = (2 + s.count) * s.count;
+            let tensor = format!("{name}.hc_{site}");
+            let place = format!("{name}.{place}.streams");
+            let [function, base, scale] = self.maps(&place, &tensor, rows, 3);
+            HyperMap {
+                function,
+                base,
+                scale,
+            }
+        };
+        let residual = Residual::HyperConnections {
+            streams: s.count,
+            sinkhorn_iterations: s.iterations,
+            eps: s.eps,
+            norm_eps: c.eps,
+            mixer: map("attention", "attn"),
+            ffn: map("experts", "ffn"),
+        };
+        let mut norm = |place: &str, site: &str| {
+            let tensor = format!("{name}.{site}_norm.weight");
+            Some(self.norm(&format!("{name}.{place}.norm"), tensor, c.hidden))
+        };
+        let mixer_norm = norm("attention", "attn");
+        let ffn_norm = norm("experts", "ffn");
+        let attention = self.attention(&name, plan.compression);
+        let routed = self.routed(&name, plan.hashed);
+        Layer {
+            residual,
+            mixer: Block {
+                pre_norm: mixer_norm,
+                body: Mixer::CompressedAttention(attention),
+                convolution: None,
+                post_norm: None,
+            },
+            ffn: Block {
+                pre_norm: ffn_norm,
+                body: Ffn::Routed(routed),
+                convolution: None,
+                post_norm: None,
+            },
+        }
+    }
+
+    /// A norm over `len` values.
+    fn norm(&mut self, name: &str, tensor: String, len: usize) -> RmsNorm {
+        self.table.operands.norm(name, tensor, len, self.config.eps)
+    }
+
+    /// What makes `rows` weights of the streams: function, base, and `scales` scales.
+    fn maps(&mut self, name: &str, tensor: &str, rows: usize, scales: usize) -> [OperandId; 3] {
+        let c = self.config;
+        let operands = &mut self.table.operands;
+        [
+            operands.matrix(
+                &format!("{name}.function"),
+                // Kept in f32, as routers are: it steers whole streams.
+                Role::Router,
+                format!("{tensor}_fn"),
+                [rows, c.streams.count * c.hidden],
+            ),
+            operands.vector(&format!("{name}.base"), format!("{tensor}_base"), rows),
+            operands.vector(&format!("{name}.scale"), format!("{tensor}_scale"), scales),
+        ]
+    }
+}

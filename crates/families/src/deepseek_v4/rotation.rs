@@ -1,0 +1,179 @@
+//! Rotary positions: which channels turn, and the two sets of frequencies.
+
+use crate::config::{ConfigReader, MAX_CONTEXT, MAX_WIDTH, Rejected};
+use lamella_program::block::{Rope, RopePairing, RopePlace, Yarn};
+use serde_json::json;
+
+/// The two rotations of a model.
+pub(super) struct Rotation {
+    /// Of layers that only have a window.
+    pub(super) window: Rope,
+    /// Of layers with compressed entries: queries, keys, entries and the indexer alike.
+    pub(super) compressed: Rope,
+}
+
+/// What one place in the configuration says about a rotation; `None` where it does not.
+#[derive(Default)]
+struct Keys {
+    theta: Option<f64>,
+    partial: Option<f64>,
+    yarn: Option<Yarn>,
+}
+
+/// Reads the rotations. `heads` are the sizes of the heads that rotate, the main one first.
+pub(super) fn read_rotation(
+    c: &mut ConfigReader<'_>,
+    heads: Result<[usize; 2], Rejected>,
+) -> Result<Rotation, Rejected> {
+    let theta = c.optional_positive("rope_theta");
+    let compressed_theta = c.optional_positive("compress_rope_theta");
+    let dims = c.optional_count("qk_rope_head_dim", MAX_WIDTH);
+    let partial = c.optional_positive("partial_rotary_factor");
+    let scaling = match c.object("rope_scaling") {
+        Ok(Some(mut scaling)) => {
+            let yarn = read_yarn(&mut scaling, "type");
+            c.absorb(scaling);
+            yarn.map(Some)
+        }
+        other => other.map(|_| None),
+    };
+    let nested = read_nested(c);
+    let (main, inner) = nested?;
+    let theta = agreed(c, "rope_theta", "main.rope_theta", theta?, main.theta);
+    let compressed_theta = agreed(
+        c,
+        "compress_rope_theta",
+        "compress.rope_theta",
+        compressed_theta?,
+        inner.theta,
+    );
+    let dims = read_dims(c, dims?, [partial?, main.partial, inner.partial], heads?)?;
+    let yarn = match (scaling?, inner.yarn) {
+        (Some(a), Some(b)) if a != b => {
+            return Err(c.reject("rope_scaling", "contradicts rope_parameters.compress"));
+        }
+        (a, b) => a.or(b),
+    };
+    let rope = |theta, yarn| Rope {
+        theta,
+        dims,
+        place: RopePlace::Last,
+        pairing: RopePairing::Adjacent,
+        yarn,
+    };
+    Ok(Rotation {
+        window: rope(theta?, None),
+        compressed: rope(compressed_theta?, yarn),
+    })
+}
+
+/// `rope_parameters`, the spelling of transformers.
+fn read_nested(c: &mut ConfigReader<'_>) -> Result<(Keys, Keys), Rejected> {
+    let Some(mut both) = c.object("rope_parameters")? else {
+        return Ok((Keys::default(), Keys::default()));
+    };
+    let main = read_set(&mut both, "main", false);
+    let compressed = read_set(&mut both, "compress", true);
+    c.absorb(both);
+    Ok((main?, compressed?))
+}
+
+fn read_set(both: &mut ConfigReader<'_>, key: &str, may_scale: bool) -> Result<Keys, Rejected> {
+    let Some(mut set) = both.object(key)? else {
+        return Err(both.reject(key, "is missing, and this family needs it"));
+    };
+    let theta = set.positive("rope_theta");
+    let partial = set.optional_positive("partial_rotary_factor");
+    let kind = set.optional_text("rope_type");
+    let scales = may_scale && matches!(kind, Ok(Some("yarn")));
+    let yarn = match scales {
+        true => {
+            set.require_if_present("type", &json!("yarn"));
+            read_yarn(&mut set, "rope_type").map(Some)
+        }
+        false => {
+            set.require("rope_type", &json!("default"));
+            Ok(None)
+        }
+    };
+    both.absorb(set);
+    kind?;
+    Ok(Keys {
+        theta: Some(theta?),
+        partial: partial?,
+        yarn: yarn?,
+    })
+}
+
+/// YaRN; cosines and scores are not scaled.
+fn read_yarn(c: &mut ConfigReader<'_>, kind: &str) -> Result<Yarn, Rejected> {
+    c.require(kind, &json!("yarn"));
+    let factor = c.positive("factor");
+    let original_context = c.count("original_max_position_embeddings", MAX_CONTEXT);
+    let beta_fast = c.positive("beta_fast");
+    let beta_slow = c.positive("beta_slow");
+    let attention = c.optional_positive("attention_factor");
+    if attention?.is_some_and(|factor| factor != 1.0) {
+        return Err(c.reject("attention_factor", "is not 1, the only factor there is"));
+    }
+    Ok(Yarn {
+        factor: factor?,
+        original_context: original_context?,
+        beta_fast: beta_fast?,
+        beta_slow: beta_slow?,
+    })
+}
+
+/// One base of frequencies, from whichever place has it.
+fn agreed(
+    c: &mut ConfigReader<'_>,
+    key: &str,
+    other: &str,
+    top: Option<f64>,
+    nested: Option<f64>,
+) -> Result<f64, Rejected> {
+    match (top, nested) {
+        (Some(a), Some(b)) if a != b => {
+            Err(c.reject(key, format!("is {a}, but rope_parameters.{other} is {b}")))
+        }
+        (Some(theta), _) | (None, Some(theta)) => Ok(theta),
+        (None, None) => c.positive(key),
+    }
+}
+
+/// Channels that rotate, as a number or as a share of the head.
+fn read_dims(
+    c: &mut ConfigReader<'_>,
+    dims: Option<usize>,
+    shares: [Option<f64>; 3],
+    [head_dim, index_dim]: [usize; 2],
+) -> Result<usize, Rejected> {
+    let key = match dims {
+        Some(_) => "qk_rope_head_dim",
+        None => "partial_rotary_factor",
+    };
+    let mut found = dims;
+    for share in shares.into_iter().flatten() {
+        let exact = share * head_dim as f64;
+        let channels = exact.round();
+        if share > 1.0 || (exact - channels).abs() > 1e-6 {
+            let message = format!("{share} of {head_dim} channels is not a number of channels");
+            return Err(c.reject("partial_rotary_factor", message));
+        }
+        let channels = channels as usize;
+        if *found.get_or_insert(channels) != channels {
+            let message = format!("{share} of {head_dim} channels contradicts {key}");
+            return Err(c.reject("partial_rotary_factor", message));
+        }
+    }
+    let Some(dims) = found else {
+        return c.count("qk_rope_head_dim", MAX_WIDTH);
+    };
+    if dims == 0 || !dims.is_multiple_of(2) || dims > head_dim.min(index_dim) {
+        let message = format!(
+            "{dims} channels cannot rotate in pairs in heads of {head_dim} and {index_dim}"
+        );
+        return Err(c.reject(key, message));
+    }
+    Ok(dims)
+}

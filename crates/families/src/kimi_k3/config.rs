@@ -1,0 +1,373 @@
+//! The keys of a Kimi K3 configuration.
+
+use crate::common::check_size;
+use crate::config::{
+    ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
+    Rejected,
+};
+use crate::sources::Sources;
+use lamella_program::block::GatedActivation;
+use serde_json::json;
+
+/// Longest short convolution that is believed, in taps.
+const MAX_TAPS: usize = 64;
+/// Most shared experts that are believed.
+const MAX_SHARED: usize = 64;
+
+/// Keys that older exporters write for every model and that change nothing here: how text is
+/// sampled, and what only models with an encoder have.
+const EXPORTED_KEYS: &[&str] = &[
+    "add_cross_attention",
+    "auto_map",
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "cross_attention_hidden_size",
+    "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
+    "early_stopping",
+    "encoder_no_repeat_ngram_size",
+    "exponential_decay_length_penalty",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "is_decoder",
+    "is_encoder_decoder",
+    "length_penalty",
+    "max_length",
+    "min_length",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_return_sequences",
+    "output_scores",
+    "prefix",
+    "pruned_heads",
+    "remove_invalid_values",
+    "repetition_penalty",
+    "return_dict_in_generate",
+    "suppress_tokens",
+    "temperature",
+    "tf_legacy_loss",
+    "tie_encoder_decoder",
+    "top_k",
+    "top_p",
+    "typical_p",
+];
+
+/// The configuration keys that this family computes with.
+pub(super) struct Config {
+    pub(super) hidden: usize,
+    pub(super) vocabulary: usize,
+    pub(super) context: usize,
+    pub(super) eps: f32,
+    /// Layers between two sealed sums.
+    pub(super) seal_every: usize,
+    /// Whether each layer is Kimi delta attention; the others are latent attention.
+    pub(super) delta_layers: Vec<bool>,
+    pub(super) delta: Delta,
+    pub(super) latent: Latent,
+    /// The first layers, which have one dense unit in place of experts.
+    pub(super) dense_layers: usize,
+    pub(super) dense_width: usize,
+    pub(super) experts: Experts,
+    pub(super) activation: GatedActivation,
+}
+
+/// Geometry of Kimi delta attention.
+pub(super) struct Delta {
+    pub(super) heads: usize,
+    pub(super) head_dim: usize,
+    pub(super) taps: usize,
+    /// Lower bound of the log decay.
+    pub(super) floor: f32,
+}
+
+/// Geometry of latent attention.
+pub(super) struct Latent {
+    pub(super) heads: usize,
+    pub(super) query_rank: usize,
+    pub(super) rank: usize,
+    pub(super) nope: usize,
+    /// Channels of the shared key; they do not rotate in spite of their name in the checkpoint.
+    pub(super) rope: usize,
+    pub(super) value: usize,
+    pub(super) gated: bool,
+}
+
+/// Geometry of the mixtures of experts.
+pub(super) struct Experts {
+    pub(super) count: usize,
+    pub(super) top_k: usize,
+    pub(super) width: usize,
+    /// Width the routed experts work at.
+    pub(super) latent: usize,
+    pub(super) latent_norm: bool,
+    /// Inner width of the shared unit, 0 where there is none.
+    pub(super) shared_width: usize,
+    pub(super) renormalise: bool,
+    pub(super) scale: f32,
+}
+
+impl Config {
+    /// Reads the whole configuration of a text and vision checkpoint.
+    pub(super) fn read_composite(
+        c: &mut ConfigReader<'_>,
+        sources: &Sources<'_>,
+    ) -> Result<Config, Rejected> {
+        // What images are turned into; the vision tower is not executed.
+        c.ignore(&[
+            "auto_map",
+            "ignore_index",
+            "image_placeholder",
+            "media_placeholder_token_id",
+            "vision_config",
+        ]);
+        c.require_if_present("tie_word_embeddings", &json!(false));
+        let Some(mut text) = c.object("text_config")? else {
+            return Err(c.reject("text_config", "is missing, and this family needs it"));
+        };
+        text.ignore_inert();
+        text.require("model_type", &json!("kimi_linear"));
+        let config = Config::read(&mut text, sources);
+        c.absorb(text);
+        config
+    }
+
+    /// Reads the configuration of the language model. All keys are read before any is given up on,
+    /// so that every fault is reported.
+    pub(super) fn read(
+        c: &mut ConfigReader<'_>,
+        sources: &Sources<'_>,
+    ) -> Result<Config, Rejected> {
+        c.ignore(EXPORTED_KEYS);
+        read_fixed(c);
+        let hidden = c.count("hidden_size", MAX_WIDTH);
+        let layers = c.count("num_hidden_layers", MAX_LAYERS);
+        let vocabulary = c.count("vocab_size", MAX_VOCABULARY);
+        let context = c.count("max_position_embeddings", MAX_CONTEXT);
+        let seal_every = c.count("attn_res_block_size", MAX_LAYERS);
+        let dense_layers = c.optional_whole("first_k_dense_replace", MAX_LAYERS);
+        let dense_width = c.count("intermediate_size", MAX_WIDTH);
+        // Values that shape no tensor: a bad one is a defect, and the tensors are checked all the
+        // same with a stand-in that no program ever carries.
+        let eps = c.positive("rms_norm_eps").unwrap_or(1.0) as f32;
+        let activation = GatedActivation::Situ {
+            beta: c.positive("activation_situ_beta").unwrap_or(1.0) as f32,
+            linear_beta: c.positive("activation_situ_linear_beta").unwrap_or(1.0) as f32,
+        };
+        let latent = Latent::read(c);
+        let linear = read_linear(c, layers.ok());
+        let experts = Experts::read(c);
+        read_quantisation(c);
+        let layers = layers?;
+        let (delta_layers, delta) = linear?;
+        let dense_layers = match dense_layers? {
+            Some(n) if n <= layers => n,
+            Some(n) => {
+                let message = format!("is {n}, but there are {layers} layers");
+                return Err(c.reject("first_k_dense_replace", message));
+            }
+            None => return Err(c.reject("first_k_dense_replace", "is missing")),
+        };
+        let config = Config {
+            hidden: hidden?,
+            vocabulary: vocabulary?,
+            context: context?,
+            eps,
+            seal_every: seal_every?,
+            delta_layers,
+            delta,
+            latent: latent?,
+            dense_layers,
+            dense_width: dense_width?,
+            experts: experts?,
+            activation,
+        };
+        check_size(c, sources, layers, 18, config.experts.count)?;
+        Ok(config)
+    }
+}
+
+/// Keys of which one value is expressed.
+fn read_fixed(c: &mut ConfigReader<'_>) {
+    c.require("hidden_act", &json!("situ"));
+    c.require("mla_use_nope", &json!(true));
+    c.require("moe_layer_freq", &json!(1));
+    c.require("moe_router_activation_func", &json!("sigmoid"));
+    c.require_if_present("topk_method", &json!("noaux_tc"));
+    c.require_if_present("num_expert_group", &json!(1));
+    c.require_if_present("topk_group", &json!(1));
+    c.require_if_present("num_nextn_predict_layers", &json!(0));
+    c.require_if_present("tie_word_embeddings", &json!(false));
+    // Nothing rotates, so a base changes nothing; a scaling method might change score scales.
+    c.require_if_present("rope_scaling", &json!(null));
+    // With one group, grouped selection is plain selection. Neither kind of attention has heads of
+    // `head_dim`: an exporter computes the key from two others.
+    c.ignore(&["head_dim", "rope_theta", "use_grouped_topk"]);
+}
+
+impl Latent {
+    fn read(c: &mut ConfigReader<'_>) -> Result<Latent, Rejected> {
+        let heads = c.count("num_attention_heads", MAX_HEADS);
+        let kv_heads = c.optional_count("num_key_value_heads", MAX_HEADS);
+        let query_rank = c.count("q_lora_rank", MAX_WIDTH);
+        let rank = c.count("kv_lora_rank", MAX_WIDTH);
+        let nope = c.count("qk_nope_head_dim", MAX_WIDTH);
+        let rope = c.count("qk_rope_head_dim", MAX_WIDTH);
+        let value = c.count("v_head_dim", MAX_WIDTH);
+        let gated = c.flag("mla_use_output_gate");
+        if let (Ok(heads), Ok(Some(kv_heads))) = (heads, kv_heads)
+            && heads != kv_heads
+        {
+            let message = format!("is {kv_heads}, but latent attention has {heads} of both");
+            return Err(c.reject("num_key_value_heads", message));
+        }
+        kv_heads?;
+        Ok(Latent {
+            heads: heads?,
+            query_rank: query_rank?,
+            rank: rank?,
+            nope: nope?,
+            rope: rope?,
+            value: value?,
+            gated: gated?,
+        })
+    }
+}
+
+impl Experts {
+    fn read(c: &mut ConfigReader<'_>) -> Result<Experts, Rejected> {
+        let count = c.count("num_experts", MAX_EXPERTS);
+        let top_k = c.count("num_experts_per_token", MAX_EXPERTS);
+        let shared = c.optional_whole("num_shared_experts", MAX_SHARED);
+        let width = c.count("moe_intermediate_size", MAX_WIDTH);
+        let latent = c.count("routed_expert_hidden_size", MAX_WIDTH);
+        let latent_norm = c.flag("latent_moe_use_norm");
+        let renormalise = c.flag("moe_renormalize");
+        let scale = c.positive("routed_scaling_factor").unwrap_or(1.0) as f32;
+        let (count, top_k, width) = (count?, top_k?, width?);
+        if top_k > count {
+            let message = format!("{top_k} experts cannot be chosen of {count}");
+            return Err(c.reject("num_experts_per_token", message));
+        }
+        Ok(Experts {
+            count,
+            top_k,
+            width,
+            latent: latent?,
+            latent_norm: latent_norm?,
+            shared_width: shared?.unwrap_or(0) * width,
+            // Of one expert the score is the weight.
+            renormalise: renormalise.unwrap_or(false) && top_k > 1,
+            scale,
+        })
+    }
+}
+
+/// Which layers are Kimi delta attention, and its geometry.
+fn read_linear(
+    c: &mut ConfigReader<'_>,
+    layers: Option<usize>,
+) -> Result<(Vec<bool>, Delta), Rejected> {
+    let Some(mut linear) = c.object("linear_attn_config")? else {
+        return Err(c.reject("linear_attn_config", "is missing, and this family needs it"));
+    };
+    linear.require("use_full_rank_gate", &json!(true));
+    let heads = linear.count("num_heads", MAX_HEADS);
+    let head_dim = linear.count("head_dim", MAX_WIDTH);
+    let taps = linear.count("short_conv_kernel_size", MAX_TAPS);
+    let floor = linear.negative("gate_lower_bound").unwrap_or(-1.0) as f32;
+    let pattern = read_pattern(&mut linear, layers);
+    c.absorb(linear);
+    let delta = Delta {
+        heads: heads?,
+        head_dim: head_dim?,
+        taps: taps?,
+        floor,
+    };
+    Ok((pattern?, delta))
+}
+
+/// The two lists of layers, which count from 1 and must name each layer once.
+fn read_pattern(
+    linear: &mut ConfigReader<'_>,
+    layers: Option<usize>,
+) -> Result<Vec<bool>, Rejected> {
+    let most = layers.unwrap_or(MAX_LAYERS);
+    let delta = linear.optional_wholes("kda_layers", most, most);
+    let full = linear.optional_wholes("full_attn_layers", most, most);
+    let (delta, full) = (delta?, full?);
+    let mut pattern = vec![None; layers.ok_or(Rejected)?];
+    for (key, list, is_delta) in [
+        ("kda_layers", delta, true),
+        ("full_attn_layers", full, false),
+    ] {
+        let Some(list) = list else {
+            return Err(linear.reject(key, "is missing, and this family needs it"));
+        };
+        for layer in list {
+            let place = layer
+                .checked_sub(1)
+                .and_then(|index| pattern.get_mut(index));
+            match place {
+                None => return Err(linear.reject(key, "counts layers from 1, but names layer 0")),
+                Some(Some(_)) => {
+                    return Err(linear.reject(key, format!("names layer {layer} once more")));
+                }
+                Some(kind) => *kind = Some(is_delta),
+            }
+        }
+    }
+    let missed = pattern.iter().position(Option::is_none);
+    if let Some(index) = missed {
+        let message = format!("neither this list nor kda_layers names layer {}", index + 1);
+        return Err(linear.reject("full_attn_layers", message));
+    }
+    Ok(pattern.into_iter().flatten().collect())
+}
+
+/// Checks that `quantization_config`, where there is one, means MXFP4 weights. Which matrices are
+/// in it is decided by the tensors themselves.
+fn read_quantisation(c: &mut ConfigReader<'_>) {
+    let Ok(Some(mut q)) = c.object("quantization_config") else {
+        return;
+    };
+    q.require("quant_method", &json!("compressed-tensors"));
+    q.require("format", &json!(MXFP4_FORMAT));
+    q.require_if_present("quantization_status", &json!("compressed"));
+    q.require_if_present("kv_cache_scheme", &json!(null));
+    // A list of matrices left as they are, and a statistic.
+    q.ignore(&["ignore", "global_compression_ratio", "version"]);
+    if let Ok(Some(mut groups)) = q.object("config_groups") {
+        if let Ok(Some(mut group)) = groups.object("group_0") {
+            group.require_if_present("format", &json!(MXFP4_FORMAT));
+            group.require_if_present("input_activations", &json!(null));
+            group.require_if_present("output_activations", &json!(null));
+            group.require_if_present("targets", &json!(["Linear"]));
+            if let Ok(Some(mut weights)) = group.object("weights") {
+                read_weight_coding(&mut weights);
+                group.absorb(weights);
+            }
+            groups.absorb(group);
+        }
+        q.absorb(groups);
+    }
+    c.absorb(q);
+}
+
+/// How compressed-tensors names two E2M1 codes a byte with an E8M0 scale for 32 of them.
+const MXFP4_FORMAT: &str = "mxfp4-pack-quantized";
+
+fn read_weight_coding(weights: &mut ConfigReader<'_>) {
+    weights.require("num_bits", &json!(4));
+    weights.require("type", &json!("float"));
+    weights.require("group_size", &json!(32));
+    weights.require_if_present("strategy", &json!("group"));
+    weights.require_if_present("symmetric", &json!(true));
+    weights.require_if_present("dynamic", &json!(false));
+    weights.require_if_present("scale_dtype", &json!("torch.uint8"));
+    weights.require_if_present("actorder", &json!(null));
+    weights.require_if_present("block_structure", &json!(null));
+    // How the scales were found, and the type of zero points, which a symmetric code has not.
+    weights.ignore(&["observer", "observer_kwargs", "zp_dtype"]);
+}
