@@ -13,6 +13,7 @@ use lamella_kernels::{
     Query, Rows, SharedRows, packed_bytes,
 };
 use lamella_program::Encoding;
+use lamella_program::block::GatedActivation;
 
 /// Median seconds of a call.
 fn time(mut f: impl FnMut()) -> f64 {
@@ -182,6 +183,7 @@ impl Bench {
         let rows = Rows::First(tokens);
         let mut inner = vec![0.0; experts * tokens * width];
         let inner = SharedRows::new(&mut inner, width, width);
+        let silu = GatedActivation::Silu;
         let gated = time(|| {
             self.pool.run(experts, &|e, _| {
                 let (gate, up) = (matrix(e, width, hidden), matrix(experts + e, width, hidden));
@@ -189,7 +191,7 @@ impl Bench {
                 // SAFETY: each task writes rows of its own.
                 unsafe {
                     self.kernels
-                        .gated(&gate, &up, 0..gate.blocks(), wide, rows, &out)
+                        .gated(&gate, &up, 0..gate.blocks(), wide, rows, &out, silu)
                 };
             });
         });

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::lanes::{Lanes, unroll};
+use crate::lanes::{Lanes, SQRT_HALF_BITS, unroll};
 use crate::tile::{GROUP_SCALES, Machine, Tile, load, store};
 
 /// Sixteen f32 in two registers: lanes 0..8 and 8..16.
@@ -82,6 +82,10 @@ impl Lanes for Ymm2 {
         unsafe { Ymm2(_mm256_div_ps(self.0, b.0), _mm256_div_ps(self.1, b.1)) }
     }
     #[inline(always)]
+    unsafe fn sqrt(self) -> Self {
+        unsafe { Ymm2(_mm256_sqrt_ps(self.0), _mm256_sqrt_ps(self.1)) }
+    }
+    #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
         unsafe {
             Ymm2(
@@ -105,6 +109,28 @@ impl Lanes for Ymm2 {
             let one = _mm256_castps_si256(_mm256_set1_ps(1.0));
             let a = _mm256_add_epi32(_mm256_slli_epi32::<23>(a), one);
             Ymm2::of_bits(a, _mm256_add_epi32(_mm256_slli_epi32::<23>(b), one))
+        }
+    }
+    #[inline(always)]
+    unsafe fn by_sign(self, negative: Self, positive: Self) -> Self {
+        unsafe {
+            Ymm2(
+                _mm256_blendv_ps(positive.0, negative.0, self.0),
+                _mm256_blendv_ps(positive.1, negative.1, self.1),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn split(self) -> (Self, Self) {
+        unsafe {
+            let (a, b) = self.bits();
+            let base = _mm256_set1_epi32(SQRT_HALF_BITS);
+            let x = _mm256_srai_epi32::<23>(_mm256_sub_epi32(a, base));
+            let y = _mm256_srai_epi32::<23>(_mm256_sub_epi32(b, base));
+            let a = _mm256_sub_epi32(a, _mm256_slli_epi32::<23>(x));
+            let b = _mm256_sub_epi32(b, _mm256_slli_epi32::<23>(y));
+            let exponents = Ymm2(_mm256_cvtepi32_ps(x), _mm256_cvtepi32_ps(y));
+            (exponents, Ymm2::of_bits(a, b))
         }
     }
     #[inline(always)]

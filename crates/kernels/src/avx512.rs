@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::lanes::{Lanes, unroll};
+use crate::lanes::{Lanes, SQRT_HALF_BITS, unroll};
 use crate::quantise::Record;
 use crate::tile::{GROUP_SCALES, Machine, Tile, load, store};
 
@@ -71,6 +71,10 @@ impl Lanes for Zmm {
         unsafe { Zmm(_mm512_div_ps(self.0, b.0)) }
     }
     #[inline(always)]
+    unsafe fn sqrt(self) -> Self {
+        unsafe { Zmm(_mm512_sqrt_ps(self.0)) }
+    }
+    #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
         unsafe { Zmm(_mm512_fmadd_ps(self.0, b.0, c.0)) }
     }
@@ -88,6 +92,26 @@ impl Lanes for Zmm {
             let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(self.0));
             let one = _mm512_castps_si512(_mm512_set1_ps(1.0));
             Zmm(_mm512_castsi512_ps(_mm512_add_epi32(exponent, one)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn by_sign(self, negative: Self, positive: Self) -> Self {
+        unsafe {
+            let signs = _mm512_movepi32_mask(_mm512_castps_si512(self.0));
+            Zmm(_mm512_mask_blend_ps(signs, positive.0, negative.0))
+        }
+    }
+    #[inline(always)]
+    unsafe fn split(self) -> (Self, Self) {
+        unsafe {
+            let bits = _mm512_castps_si512(self.0);
+            let base = _mm512_set1_epi32(SQRT_HALF_BITS);
+            let exponents = _mm512_srai_epi32::<23>(_mm512_sub_epi32(bits, base));
+            let mantissas = _mm512_sub_epi32(bits, _mm512_slli_epi32::<23>(exponents));
+            (
+                Zmm(_mm512_cvtepi32_ps(exponents)),
+                Zmm(_mm512_castsi512_ps(mantissas)),
+            )
         }
     }
     #[inline(always)]

@@ -11,6 +11,9 @@ pub(crate) const LANES: usize = 16;
 /// integer in the low mantissa bits.
 pub(crate) const MAGIC: f32 = 12_582_912.0;
 
+/// The bit pattern of `sqrt(1/2)`.
+pub(crate) const SQRT_HALF_BITS: i32 = 0x3f35_04f3;
+
 /// Sixteen f32 lanes.
 ///
 /// # Safety
@@ -35,6 +38,7 @@ pub(crate) trait Lanes: Copy {
     unsafe fn sub(self, b: Self) -> Self;
     unsafe fn mul(self, b: Self) -> Self;
     unsafe fn div(self, b: Self) -> Self;
+    unsafe fn sqrt(self) -> Self;
     /// `self * b + c`, rounded once.
     unsafe fn fma(self, b: Self, c: Self) -> Self;
     /// `if self > b { self } else { b }`, so `b` where either is NaN.
@@ -43,6 +47,12 @@ pub(crate) trait Lanes: Copy {
     unsafe fn min(self, b: Self) -> Self;
     /// `2^n` for a lane holding `MAGIC + n` with integer `n` in -126..=127.
     unsafe fn exp2_of_magic(self) -> Self;
+    /// `negative` where the sign bit of `self` is set, else `positive`. The sign of a NaN is
+    /// anyone's: whoever passes one must not care which he gets.
+    unsafe fn by_sign(self, negative: Self, positive: Self) -> Self;
+    /// `(e, m)` with `self = m * 2^e` and `m` from `sqrt(1/2)` to `sqrt(2)`, for positive normal
+    /// lanes.
+    unsafe fn split(self) -> (Self, Self);
     /// The largest bit pattern of all lanes of both, sign bits cleared, as unsigned integers: the
     /// largest magnitude, with every NaN above infinity.
     unsafe fn max_abs_bits(self, b: Self) -> u32;

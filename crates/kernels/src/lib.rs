@@ -4,8 +4,9 @@
 //! (within a quantised group exactly, in integers), vectors run across output elements, and
 //! whatever sums over positions or channels has an order fixed by their absolute index. So a
 //! result's bits do not depend on the batch, the number of threads or the instruction set; see
-//! [`Isa`]. Elementary functions are ours ([`exp`], [`silu`]) or the `libm` crate's. NaN and
-//! infinities propagate; only the sign and payload of a NaN may differ between instruction sets.
+//! [`Isa`]. Elementary functions are ours ([`exp`], [`tanh`] and their like) or the `libm`
+//! crate's. NaN and infinities propagate; only the sign and payload of a NaN may differ between
+//! instruction sets.
 //!
 //! Kernels know no models and no files, and never allocate.
 
@@ -17,6 +18,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod elementary;
+mod gate;
+mod hyper;
 mod isa;
 mod lanes;
 mod matmul;
@@ -26,12 +29,14 @@ mod quantise;
 mod rope;
 mod rows;
 mod scalar;
+mod select;
 mod table;
 mod tile;
 mod vector;
 
 pub use attention::{KvPages, KvShape, PAGE, Query};
-pub use elementary::{exp, silu};
+pub use elementary::{exp, ln, sigmoid, silu, softplus, tanh};
+pub use hyper::HyperMaps;
 pub use isa::Isa;
 pub use matmul::{Epilogue, Input};
 pub use pack::{Matrix, block_bytes, pack, pack_blocks, packed_bytes, unpack_row};

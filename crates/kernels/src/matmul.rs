@@ -4,10 +4,11 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use lamella_program::Encoding;
+use lamella_program::block::GatedActivation;
 use lamella_program::encoding::{GROUP, TILE_ROWS, scale_plane_bytes};
 
 use crate::Kernels;
-use crate::elementary::silu_lanes;
+use crate::gate::{ClampedSilu, Gate, Silu, Situ};
 use crate::lanes::{LANES, Lanes};
 use crate::pack::{Matrix, block_bytes, packed_bytes};
 use crate::quantise::QuantisedRows;
@@ -49,8 +50,8 @@ struct Tiles {
 /// The work of one call, checked.
 pub(crate) struct Job<'a> {
     first: &'a Matrix<'a>,
-    /// With a second matrix the result is `silu(first x) * (second x)`.
-    second: Option<&'a Matrix<'a>>,
+    /// With a second matrix the result is `activation(first x, second x)`.
+    second: Option<(&'a Matrix<'a>, GatedActivation)>,
     tiles: Tiles,
     blocks: Range<usize>,
     input: Input<'a>,
@@ -108,14 +109,18 @@ impl Kernels {
         unsafe { (self.table().matmul)(&job) }
     }
 
-    /// `silu(gate x) * (up x)` for every row taking part, restricted to the output blocks
-    /// `blocks`, into row `t` of `out`.
+    /// `activation(gate x, up x)` for every row taking part, restricted to the output blocks
+    /// `blocks`, into row `t` of `out`. A NaN product gives NaN.
     ///
     /// # Panics
     /// If shapes, lengths or the kind of input do not fit together.
     ///
     /// # Safety
     /// As for [`Kernels::matmul`].
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "each is an independent axis of the product"
+    )]
     pub unsafe fn gated(
         &self,
         gate: &Matrix<'_>,
@@ -124,6 +129,7 @@ impl Kernels {
         input: Input<'_>,
         rows: Rows<'_>,
         out: &SharedRows<'_>,
+        activation: GatedActivation,
     ) {
         let out_rows = Rows::First(rows.len());
         let tiles = self.check(gate, &blocks, input, rows, out, out_rows);
@@ -132,7 +138,7 @@ impl Kernels {
             gate.encoding == up.encoding && gate.rows == up.rows,
             "gate and up differ"
         );
-        let (first, second, epilogue) = (gate, Some(up), Epilogue::Store);
+        let (first, second, epilogue) = (gate, Some((up, activation)), Epilogue::Store);
         let job = Job {
             first,
             second,
@@ -262,17 +268,36 @@ impl Job<'_> {
         }
     }
 
-    /// Applies the epilogue to the results of a tile: `[shape.blocks][shape.tokens][16]`, for
-    /// output rows from the `t`th on and blocks from `block` on.
+    /// Finishes the results of a tile, the second ones being those of the second matrix, if any.
     #[inline(always)]
-    unsafe fn finish<M: Machine>(
+    unsafe fn finish_tile<M: Machine>(
         &self,
         shape: &TileShape,
         t: usize,
         block: usize,
-        y: *const f32,
-        up: Option<*const f32>,
+        y: [*const f32; 2],
     ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.second.map(|(_, activation)| activation) {
+                None => self.finish::<M>(shape, t, block, y[0]),
+                Some(GatedActivation::Silu) => {
+                    self.finish_gated::<M, _>(Silu, shape, t, block, y);
+                }
+                Some(GatedActivation::ClampedSilu { limit }) => {
+                    self.finish_gated::<M, _>(ClampedSilu { limit }, shape, t, block, y);
+                }
+                Some(GatedActivation::Situ { beta, linear_beta }) => {
+                    self.finish_gated::<M, _>(Situ { beta, linear_beta }, shape, t, block, y);
+                }
+            }
+        }
+    }
+
+    /// Applies the epilogue to the results of a tile: `[shape.blocks][shape.tokens][16]`, for
+    /// output rows from the `t`th on and blocks from `block` on.
+    #[inline(always)]
+    unsafe fn finish<M: Machine>(&self, shape: &TileShape, t: usize, block: usize, y: *const f32) {
         for r in 0..shape.blocks {
             let column = (block + r) * TILE_ROWS;
             let n = TILE_ROWS.min(self.first.rows - column);
@@ -282,14 +307,39 @@ impl Job<'_> {
                 unsafe {
                     let y = M::L::load(y.add(at));
                     let out = self.out.at(self.out_rows.get(t + i), column);
-                    let result = match (up, self.epilogue) {
-                        (Some(up), _) => silu_lanes(y).mul(M::L::load(up.add(at))),
-                        (None, Epilogue::Store) => y,
-                        (None, Epilogue::Add) => M::L::load_part(out, n, 0.0).add(y),
-                        (None, Epilogue::AddScaled(weights)) => {
+                    let result = match self.epilogue {
+                        Epilogue::Store => y,
+                        Epilogue::Add => M::L::load_part(out, n, 0.0).add(y),
+                        Epilogue::AddScaled(weights) => {
                             M::L::splat(weights[t + i]).fma(y, M::L::load_part(out, n, 0.0))
                         }
                     };
+                    result.store_part(out, n);
+                }
+            }
+        }
+    }
+
+    /// Stores `gate(y, up)` for the results of a tile of each matrix, laid out and placed as in
+    /// [`Job::finish`].
+    #[inline(always)]
+    unsafe fn finish_gated<M: Machine, G: Gate>(
+        &self,
+        gate: G,
+        shape: &TileShape,
+        t: usize,
+        block: usize,
+        [y, up]: [*const f32; 2],
+    ) {
+        for r in 0..shape.blocks {
+            let column = (block + r) * TILE_ROWS;
+            let n = TILE_ROWS.min(self.first.rows - column);
+            for i in 0..shape.tokens {
+                let at = LANES * (r * shape.tokens + i);
+                // SAFETY: the tiles hold this lane group; the output element range was checked.
+                unsafe {
+                    let out = self.out.at(self.out_rows.get(t + i), column);
+                    let result = gate.apply(M::L::load(y.add(at)), M::L::load(up.add(at)));
                     result.store_part(out, n);
                 }
             }
@@ -422,15 +472,14 @@ impl Job<'_> {
         // SAFETY: the blocks and rows are in range; the accumulators hold them all.
         unsafe {
             self.accumulate(self.first, rows.clone(), block, blocks, first);
-            let mut up = None;
-            if let Some(matrix) = self.second {
-                let second = second.clear(len);
-                self.accumulate(matrix, rows.clone(), block, blocks, second);
-                up = Some(second.cast_const());
+            let mut up = first;
+            if let Some((matrix, _)) = self.second {
+                up = second.clear(len);
+                self.accumulate(matrix, rows.clone(), block, blocks, up);
             }
             self.each_tile(rows.len(), blocks, |shape, t, b, at| {
-                let up = up.map(|up| up.add(at));
-                self.finish::<M>(shape, rows.start + t, block + b, first.add(at), up);
+                let tiles = [first.add(at).cast_const(), up.add(at).cast_const()];
+                self.finish_tile::<M>(shape, rows.start + t, block + b, tiles);
             });
         }
     }

@@ -1,7 +1,7 @@
 //! The portable implementation and the reference for all others: plain arrays, one lane at a
 //! time.
 
-use crate::lanes::{LANES, Lanes};
+use crate::lanes::{LANES, Lanes, SQRT_HALF_BITS};
 use crate::tile::{Machine, Tile, q4_tile_plain, q8_tile_plain};
 
 /// Sixteen f32 in an array.
@@ -77,6 +77,10 @@ impl Lanes for Array {
         self.zip(b, |x, y| x / y)
     }
     #[inline(always)]
+    unsafe fn sqrt(self) -> Self {
+        Array(self.0.map(f32::sqrt))
+    }
+    #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
         Array(std::array::from_fn(|i| self.0[i].mul_add(b.0[i], c.0[i])))
     }
@@ -94,6 +98,25 @@ impl Lanes for Array {
             self.0
                 .map(|x| f32::from_bits((x.to_bits() << 23).wrapping_add(1.0f32.to_bits()))),
         )
+    }
+    #[inline(always)]
+    unsafe fn by_sign(self, negative: Self, positive: Self) -> Self {
+        Array(std::array::from_fn(|i| {
+            if self.0[i].is_sign_negative() {
+                negative.0[i]
+            } else {
+                positive.0[i]
+            }
+        }))
+    }
+    #[inline(always)]
+    unsafe fn split(self) -> (Self, Self) {
+        let bits = self.0.map(|x| x.to_bits().cast_signed());
+        let exponents = bits.map(|b| b.wrapping_sub(SQRT_HALF_BITS) >> 23);
+        let mantissas = std::array::from_fn(|i| {
+            f32::from_bits(bits[i].wrapping_sub(exponents[i] << 23).cast_unsigned())
+        });
+        (Array(exponents.map(|e| e as f32)), Array(mantissas))
     }
     #[inline(always)]
     unsafe fn max_abs_bits(self, b: Self) -> u32 {

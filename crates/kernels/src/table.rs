@@ -1,5 +1,7 @@
 //! The compiled kernels of each instruction set, as tables of functions.
 
+use lamella_program::block::GatedActivation;
+
 use crate::attention::{Head, Query};
 use crate::matmul::Job;
 use crate::quantise::Record;
@@ -19,6 +21,9 @@ pub(crate) struct Table {
     pub max_value: unsafe fn(&[f32]) -> f32,
     pub read: unsafe fn(&[u8], usize) -> f32,
     pub map: unsafe fn(Map, &mut [f32], Option<&[f32]>),
+    pub add_product: unsafe fn(&mut [f32], &[f32], &[f32]),
+    pub gate: unsafe fn(GatedActivation, &mut [f32], &[f32]),
+    pub dot: unsafe fn(&[f32], &[f32]) -> f32,
     pub rotate_half: unsafe fn(&mut [f32], &[f32], &[f32]),
     pub rotate_adjacent: unsafe fn(&mut [f32], &[f32], &[f32]),
     pub attend: unsafe fn(&Head<'_>, &mut [Query<'_>], &mut [f32]),
@@ -34,7 +39,7 @@ macro_rules! compile {
         pub(crate) mod $name {
             use super::*;
             use crate::tile::{Bf16, F16, F32, Format, Q4, Q8};
-            use crate::{attention, matmul, quantise, rope, vector};
+            use crate::{attention, gate, matmul, quantise, rope, vector};
 
             compile!(@wrap $(#[$attribute])* for $machine:
                 fn matmul = matmul::matmul(job: &Job<'_>);
@@ -46,6 +51,10 @@ macro_rules! compile {
                 fn max_value = vector::max_value(x: &[f32]) -> f32;
                 fn read = vector::read(memory: &[u8], streams: usize) -> f32;
                 fn map = vector::map(map: Map, y: &mut [f32], x: Option<&[f32]>);
+                fn add_product = vector::add_product(y: &mut [f32], a: &[f32], b: &[f32]);
+                fn gate = gate::gate(
+                    activation: GatedActivation, y: &mut [f32], x: &[f32]);
+                fn dot = vector::dot(a: &[f32], b: &[f32]) -> f32;
                 fn rotate_half = rope::rotate_half(x: &mut [f32], cos: &[f32], sin: &[f32]);
                 fn rotate_adjacent =
                     rope::rotate_adjacent(x: &mut [f32], cos: &[f32], sin: &[f32]);
@@ -85,6 +94,9 @@ macro_rules! compile {
                 max_value,
                 read,
                 map,
+                add_product,
+                gate,
+                dot,
                 rotate_half,
                 rotate_adjacent,
                 attend,

@@ -1,7 +1,9 @@
 //! Operations on single vectors: norms, softmax, sums, extremes.
 
 use crate::Kernels;
-use crate::elementary::{exp_lanes, silu_lanes};
+use crate::elementary::{
+    exp_lanes, ln_lanes, sigmoid_lanes, silu_lanes, softplus_lanes, tanh_lanes,
+};
 use crate::lanes::{LANES, Lanes};
 use crate::tile::Machine;
 
@@ -35,6 +37,22 @@ pub(crate) enum Map {
     Exp,
     /// `silu(y)`.
     Silu,
+    /// `sigmoid(y)`.
+    Sigmoid,
+    /// `sigmoid(y) * x`.
+    SigmoidMul,
+    /// `y * sigmoid(x)`.
+    MulSigmoid,
+    /// `tanh(y)`.
+    Tanh,
+    /// `ln(1 + exp(y))`.
+    Softplus,
+    /// `sqrt(ln(1 + exp(y)))`.
+    SqrtSoftplus,
+    /// `ln(y)`.
+    Ln,
+    /// `sqrt(y)`.
+    Sqrt,
 }
 
 /// Bytes [`Kernels::read`] reads at one place before the next.
@@ -90,6 +108,18 @@ impl Kernels {
         f64::from(max) + libm::log(f64::from(sum))
     }
 
+    /// The dot product of two vectors: summed in 16 lanes (lane = index mod 16, by fma, upward),
+    /// the lanes by a fixed tree.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    #[must_use]
+    pub fn dot(&self, a: &[f32], b: &[f32]) -> f32 {
+        assert_eq!(a.len(), b.len(), "a dot product of equal lengths");
+        // SAFETY: equal lengths; `Kernels` vouches for the instruction set.
+        unsafe { (self.table().dot)(a, b) }
+    }
+
     /// `y = y + x`.
     ///
     /// # Panics
@@ -131,6 +161,57 @@ impl Kernels {
     /// `y = silu(y)`.
     pub fn silu(&self, y: &mut [f32]) {
         self.map(Map::Silu, y, None);
+    }
+
+    /// `y = sigmoid(y)`.
+    pub fn sigmoid(&self, y: &mut [f32]) {
+        self.map(Map::Sigmoid, y, None);
+    }
+
+    /// `y = sigmoid(y) * x`: `y` holds the gate logits and receives `x` gated.
+    pub fn sigmoid_mul(&self, y: &mut [f32], x: &[f32]) {
+        self.map(Map::SigmoidMul, y, Some(x));
+    }
+
+    /// `y = y * sigmoid(x)`: `y` is gated in place, `x` holds the gate logits. The same bits as
+    /// [`Kernels::sigmoid_mul`] with the roles exchanged.
+    pub fn mul_sigmoid(&self, y: &mut [f32], x: &[f32]) {
+        self.map(Map::MulSigmoid, y, Some(x));
+    }
+
+    /// `y = tanh(y)`.
+    pub fn tanh(&self, y: &mut [f32]) {
+        self.map(Map::Tanh, y, None);
+    }
+
+    /// `y = ln(1 + exp(y))`.
+    pub fn softplus(&self, y: &mut [f32]) {
+        self.map(Map::Softplus, y, None);
+    }
+
+    /// `y = sqrt(ln(1 + exp(y)))`.
+    pub fn sqrt_softplus(&self, y: &mut [f32]) {
+        self.map(Map::SqrtSoftplus, y, None);
+    }
+
+    /// `y = ln(y)`; `-inf` for zeros, NaN for negative numbers.
+    pub fn ln(&self, y: &mut [f32]) {
+        self.map(Map::Ln, y, None);
+    }
+
+    /// `y = sqrt(y)`, correctly rounded; NaN for negative numbers.
+    pub fn sqrt(&self, y: &mut [f32]) {
+        self.map(Map::Sqrt, y, None);
+    }
+
+    /// `y = fma(a, b, y)`.
+    pub fn add_product(&self, y: &mut [f32], a: &[f32], b: &[f32]) {
+        assert!(
+            a.len() == y.len() && b.len() == y.len(),
+            "elementwise operands"
+        );
+        // SAFETY: equal lengths; `Kernels` vouches for the instruction set.
+        unsafe { (self.table().add_product)(y, a, b) }
     }
 
     /// Reads all whole blocks of [`READ_BLOCK`] bytes with the widest loads, `streams` places in
@@ -205,6 +286,23 @@ pub(crate) unsafe fn rms_norm<M: Machine>(
             };
             result.store_part(out.add(i), n - i);
         }
+    }
+}
+
+/// # Safety
+/// The instruction set of `M`; equal lengths.
+#[inline(always)]
+pub(crate) unsafe fn dot<M: Machine>(a: &[f32], b: &[f32]) -> f32 {
+    let n = a.len();
+    // SAFETY: every access is within the slices.
+    unsafe {
+        let mut sum = M::L::splat(0.0);
+        for i in (0..n).step_by(LANES) {
+            let x = M::L::load_part(a.as_ptr().add(i), n - i, 0.0);
+            let y = M::L::load_part(b.as_ptr().add(i), n - i, 0.0);
+            sum = x.fma(y, sum);
+        }
+        sum.sum()
     }
 }
 
@@ -311,31 +409,64 @@ pub(crate) unsafe fn max_and_sum<M: Machine>(x: &[f32]) -> (f32, f32) {
     }
 }
 
+/// Replaces each `$y` by `$result`, 16 at a time; `$x` is `$y` where there is no second vector.
+macro_rules! each {
+    ($y:ident, $x:ident, $result:expr) => {{
+        let n = $y.len();
+        let (to, from) = ($y.as_mut_ptr(), $x.map(<[f32]>::as_ptr));
+        for i in (0..n).step_by(LANES) {
+            let $y = M::L::load_part(to.add(i), n - i, 0.0);
+            let $x = match from {
+                Some(from) => M::L::load_part(from.add(i), n - i, 0.0),
+                None => $y,
+            };
+            $result.store_part(to.add(i), n - i);
+        }
+    }};
+}
+
 /// # Safety
 /// The instruction set of `M`; `x`, where there is one, has the length of `y`.
 #[inline(always)]
 pub(crate) unsafe fn map<M: Machine>(map: Map, y: &mut [f32], x: Option<&[f32]>) {
+    // SAFETY: every access is within the slices.
+    unsafe {
+        match map {
+            Map::Add => each!(y, x, y.add(x)),
+            Map::AddScaled(s) => each!(y, x, M::L::splat(s).fma(x, y)),
+            Map::Scale(s) => each!(y, x, M::L::splat(s).mul(x)),
+            Map::Mul => each!(y, x, y.mul(x)),
+            Map::Clamp(low, high) => {
+                each!(y, x, M::L::splat(high).min(M::L::splat(low).max(x)))
+            }
+            Map::SiluMul => each!(y, x, silu_lanes(y).mul(x)),
+            Map::Exp => each!(y, x, exp_lanes(x)),
+            Map::Silu => each!(y, x, silu_lanes(x)),
+            Map::Sigmoid => each!(y, x, sigmoid_lanes(x)),
+            Map::SigmoidMul => each!(y, x, sigmoid_lanes(y).mul(x)),
+            Map::MulSigmoid => each!(y, x, y.mul(sigmoid_lanes(x))),
+            Map::Tanh => each!(y, x, tanh_lanes(x)),
+            Map::Softplus => each!(y, x, softplus_lanes(x)),
+            Map::SqrtSoftplus => each!(y, x, softplus_lanes(x).sqrt()),
+            Map::Ln => each!(y, x, ln_lanes(x)),
+            Map::Sqrt => each!(y, x, x.sqrt()),
+        }
+    }
+}
+
+/// # Safety
+/// The instruction set of `M`; equal lengths.
+#[inline(always)]
+pub(crate) unsafe fn add_product<M: Machine>(y: &mut [f32], a: &[f32], b: &[f32]) {
     let n = y.len();
     for i in (0..n).step_by(LANES) {
         // SAFETY: every access is within the slices.
         unsafe {
             let out = y.as_mut_ptr().add(i);
-            let y = M::L::load_part(out, n - i, 0.0);
-            let x = match x {
-                Some(x) => M::L::load_part(x.as_ptr().add(i), n - i, 0.0),
-                None => y,
-            };
-            let result = match map {
-                Map::Add => y.add(x),
-                Map::AddScaled(s) => M::L::splat(s).fma(x, y),
-                Map::Scale(s) => M::L::splat(s).mul(y),
-                Map::Mul => y.mul(x),
-                Map::Clamp(low, high) => M::L::splat(high).min(M::L::splat(low).max(y)),
-                Map::SiluMul => silu_lanes(y).mul(x),
-                Map::Exp => exp_lanes(y),
-                Map::Silu => silu_lanes(y),
-            };
-            result.store_part(out, n - i);
+            let a = M::L::load_part(a.as_ptr().add(i), n - i, 0.0);
+            let b = M::L::load_part(b.as_ptr().add(i), n - i, 0.0);
+            a.fma(b, M::L::load_part(out, n - i, 0.0))
+                .store_part(out, n - i);
         }
     }
 }

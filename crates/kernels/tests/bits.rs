@@ -11,6 +11,7 @@ use lamella_kernels::{
     pack, packed_bytes, unpack_row,
 };
 use lamella_program::Encoding;
+use lamella_program::block::GatedActivation;
 use proptest::prelude::*;
 
 /// A packed matrix at an odd address.
@@ -83,8 +84,18 @@ impl Inputs {
 #[derive(Clone, Copy)]
 enum How<'a> {
     Product(Epilogue<'a>),
-    Gated,
+    Gated(GatedActivation),
 }
+
+/// Every gated activation, the bounds within reach of the tests' products.
+const ACTIVATIONS: [GatedActivation; 3] = [
+    GatedActivation::Silu,
+    GatedActivation::ClampedSilu { limit: 1.5 },
+    GatedActivation::Situ {
+        beta: 4.0,
+        linear_beta: 2.5,
+    },
+];
 
 /// All outputs for the given rows, starting from `out`.
 fn product(
@@ -107,7 +118,9 @@ fn product(
             How::Product(epilogue) => {
                 kernels.matmul(&a.matrix(), blocks, input, rows, &view, out_rows, epilogue);
             }
-            How::Gated => kernels.gated(&a.matrix(), &b.matrix(), blocks, input, rows, &view),
+            How::Gated(how) => {
+                kernels.gated(&a.matrix(), &b.matrix(), blocks, input, rows, &view, how);
+            }
         }
     }
     out
@@ -136,14 +149,16 @@ fn check_products(encoding: Encoding, seed: u64) {
         How::Product(Epilogue::Store),
         How::Product(Epilogue::Add),
         How::Product(Epilogue::AddScaled(&weights)),
-        How::Gated,
+        How::Gated(ACTIVATIONS[0]),
+        How::Gated(ACTIVATIONS[1]),
+        How::Gated(ACTIVATIONS[2]),
     ];
     for how in hows {
         for (rows, out_rows) in [
             (Rows::First(tokens), Rows::First(tokens)),
             (Rows::At(&listed), Rows::At(&scattered)),
         ] {
-            let out_rows = if matches!(how, How::Gated) {
+            let out_rows = if matches!(how, How::Gated(_)) {
                 Rows::First(tokens)
             } else {
                 out_rows
@@ -182,7 +197,7 @@ fn check_products(encoding: Encoding, seed: u64) {
 /// A row alone gives what it gives in the batch, and blocks one by one what they give together.
 fn check_batch_invariance(a: &Packed, b: &Packed, inputs: &Inputs, tokens: usize, start: &[f32]) {
     for kernels in others() {
-        for how in [How::Product(Epilogue::Store), How::Gated] {
+        for how in [How::Product(Epilogue::Store), How::Gated(ACTIVATIONS[2])] {
             let all = Rows::First(tokens);
             let together = product(&kernels, [a, b], inputs, all, all, how, start.to_vec());
             let stride = a.rows + 3;
@@ -221,6 +236,36 @@ proptest! {
     fn products_of_q8(seed: u64) { check_products(Encoding::Q8, seed); }
     #[test]
     fn products_of_q4(seed: u64) { check_products(Encoding::Q4, seed); }
+}
+
+/// A gated product is the two products and [`Kernels::gate`].
+#[test]
+fn gated_products_are_products_and_a_gate() {
+    let random = &mut Random(47);
+    let (rows, cols, tokens) = (37, 65, 5);
+    let x = random.floats(tokens * cols);
+    for encoding in Encoding::ALL {
+        let (a, b) = (
+            Packed::new(encoding, rows, cols, random),
+            Packed::new(encoding, rows, cols, random),
+        );
+        for kernels in others().into_iter().chain([scalar()]) {
+            let inputs = Inputs::new(&kernels, &x, tokens, cols, cols);
+            let all = Rows::First(tokens);
+            let run = |matrices: [&Packed; 2], how: How<'_>| {
+                let out = vec![0.0; tokens * (rows + 3)];
+                product(&kernels, matrices, &inputs, all, all, how, out)
+            };
+            let store = How::Product(Epilogue::Store);
+            let (gate, up) = (run([&a, &a], store), run([&b, &b], store));
+            for activation in ACTIVATIONS {
+                let mut want = gate.clone();
+                kernels.gate(activation, &mut want, &up);
+                let got = run([&a, &b], How::Gated(activation));
+                assert_bits(&want, &got, &format!("{encoding} {activation:?}"));
+            }
+        }
+    }
 }
 
 /// Sizes past every cut: of k for the cache, of input rows, of row blocks.

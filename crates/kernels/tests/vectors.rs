@@ -199,6 +199,26 @@ fn rotation_gives_scalar_bits_and_the_documented_angles() {
 }
 
 #[test]
+fn dot_products_follow_the_lane_rule() {
+    for n in [0, 1, 3, 15, 16, 17, 100, 576, 1000] {
+        let random = &mut Random(n as u64);
+        let (a, b) = (random.floats(n), random.floats(n));
+        let mut lanes = [0.0f32; 16];
+        for i in 0..n {
+            lanes[i % 16] = a[i].mul_add(b[i], lanes[i % 16]);
+        }
+        for half in [8, 4, 2, 1] {
+            for i in 0..half {
+                lanes[i] += lanes[i + half];
+            }
+        }
+        for kernels in others().into_iter().chain([scalar()]) {
+            assert_bits(&[lanes[0]], &[kernels.dot(&a, &b)], &format!("dot of {n}"));
+        }
+    }
+}
+
+#[test]
 fn argmax_takes_the_lowest_of_equals_and_never_nan() {
     for kernels in others().into_iter().chain([scalar()]) {
         for n in [1, 16, 37] {

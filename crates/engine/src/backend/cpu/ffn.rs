@@ -43,9 +43,13 @@ impl Core {
         let rows = Rows::First(count);
         let inner = &mut inner[..count * unit.width];
         let target = SharedRows::new(inner, unit.width, unit.width);
+        let act = unit.activation;
         self.over_blocks(gate.blocks(), count, &|blocks| {
             // SAFETY: each task writes the columns of its own blocks.
-            unsafe { self.kernels.gated(&gate, &up, blocks, input, rows, &target) };
+            unsafe {
+                self.kernels
+                    .gated(&gate, &up, blocks, input, rows, &target, act);
+            }
         });
         self.quantise_for(&[down.encoding], inner, unit.width, quantised_inner);
         let input = rows::input(down.encoding, inner, unit.width, quantised_inner);
@@ -149,6 +153,7 @@ impl Core {
             .block_chunk(blocks * routes.active.len(), target.rows() / routed.top_k)
             .min(blocks);
         let chunks = blocks.div_ceil(chunk);
+        let act = routed.unit.activation;
         self.pool.run(chunks * routes.active.len(), &|task, _| {
             if cancel.is_cancelled() {
                 return;
@@ -166,7 +171,10 @@ impl Core {
             let target = target.from_row(entries.start);
             let (gate, up) = (gate.matrix(expert), up.matrix(expert));
             // SAFETY: each task writes the columns of its own blocks in its expert's rows.
-            unsafe { self.kernels.gated(&gate, &up, range, input, rows, &target) };
+            unsafe {
+                self.kernels
+                    .gated(&gate, &up, range, input, rows, &target, act);
+            }
         });
     }
 
