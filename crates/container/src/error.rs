@@ -128,6 +128,32 @@ pub enum Error {
         /// The tensor.
         tensor: String,
     },
+    /// A tensor that an operand cannot be read from.
+    #[error("{dir}: operand {operand}, tensor {tensor}: {fault}")]
+    Unreadable {
+        /// The checkpoint.
+        dir: PathBuf,
+        /// The operand.
+        operand: String,
+        /// The tensor, or one of its scales.
+        tensor: String,
+        /// What is wrong.
+        fault: String,
+    },
+    /// A code, scale or integer that stands for no usable number.
+    #[error("{path}: tensor {tensor}, row {row}, column {column}: {problem}")]
+    Number {
+        /// The weights file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Row of the tensor seen as a matrix.
+        row: u64,
+        /// Column of the number (FP4: two in a byte).
+        column: usize,
+        /// What is wrong and what to do.
+        problem: String,
+    },
     /// A tensor stands in two shards.
     #[error("{path}: tensor {tensor} is also in {first}; which one is meant is unknown")]
     DuplicateTensor {

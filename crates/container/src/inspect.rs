@@ -1,12 +1,14 @@
 //! What a model directory holds, in numbers.
 
+use crate::checkpoint::Checkpoint;
 use crate::container::Container;
 use crate::error::Error;
 use crate::expert::expert_banks;
 use crate::store::Store;
-use lamella_program::{Encoding, Program, Role};
+use lamella_program::operand::Coding;
+use lamella_program::{Encoding, OperandId, Program, Role, Slice};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// A model in numbers.
@@ -53,11 +55,14 @@ pub struct Summary {
 pub struct StoredBytes {
     /// What the operands are for.
     pub role: Role,
-    /// How they are stored.
+    /// How they are stored; for codes with scales and tables, what they are read as.
     pub encoding: Encoding,
+    /// How a checkpoint stores them where that is not an encoding: `mxfp4`, `i64`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub coding: Option<String>,
     /// How many operands.
     pub operands: usize,
-    /// Their bytes.
+    /// Their bytes as they are stored, scales included.
     pub bytes: u64,
 }
 
@@ -86,6 +91,10 @@ impl Store {
     pub fn summary(&self) -> Summary {
         let texts = self.text_names();
         let mut summary = summarise(self.program(), &|id| self.encodings(id), texts);
+        if let Some(checkpoint) = self.checkpoint() {
+            summary.stored = as_shipped(self, checkpoint);
+            summary.bytes = summary.stored.iter().map(|s| s.bytes).sum();
+        }
         summary.container = self.is_container();
         summary.identity = self.identity().map(str::to_owned);
         summary.format = self.container().map(|c| c.manifest.version);
@@ -93,31 +102,108 @@ impl Store {
     }
 }
 
-type Encodings<'a> = dyn Fn(lamella_program::OperandId) -> &'a [Encoding] + 'a;
+type Encodings<'a> = dyn Fn(OperandId) -> &'a [Encoding] + 'a;
+
+/// Adds an operand to the entry it belongs to.
+fn add(
+    stored: &mut Vec<StoredBytes>,
+    role: Role,
+    encoding: Encoding,
+    coding: Option<String>,
+    bytes: u64,
+) {
+    let same =
+        |s: &&mut StoredBytes| s.role == role && s.encoding == encoding && s.coding == coding;
+    match stored.iter_mut().find(same) {
+        Some(entry) => {
+            entry.operands += 1;
+            entry.bytes += bytes;
+        }
+        None => stored.push(StoredBytes {
+            role,
+            encoding,
+            coding,
+            operands: 1,
+            bytes,
+        }),
+    }
+}
+
+/// What a checkpoint stores, in its own terms.
+fn as_shipped(store: &Store, checkpoint: &Checkpoint) -> Vec<StoredBytes> {
+    let mut stored = Vec::new();
+    for (number, operand) in store.program().operands.iter().enumerate() {
+        let slices = || operand.parts.iter().flatten();
+        let names: BTreeSet<String> = slices()
+            .filter_map(|s| coding_name(s, checkpoint))
+            .collect();
+        let names: Vec<String> = names.into_iter().collect();
+        let coding = (!names.is_empty()).then(|| names.join(" and "));
+        let bytes = slices().map(|s| slice_bytes(s, checkpoint)).sum();
+        for &encoding in store.encodings(OperandId(number as u32)) {
+            add(&mut stored, operand.role, encoding, coding.clone(), bytes);
+        }
+    }
+    stored
+}
+
+/// How a slice is stored where its elements are not its numbers.
+fn coding_name(slice: &Slice, checkpoint: &Checkpoint) -> Option<String> {
+    let dtype = |name: &str| {
+        let dtype = checkpoint.find(name).map(|(info, _)| info.dtype.as_str());
+        dtype
+            .unwrap_or_default()
+            .trim_start_matches("F8_")
+            .to_lowercase()
+    };
+    Some(match &slice.coding {
+        Some(Coding::BlockFp8 { scale, block }) => {
+            let [rows, cols] = block;
+            format!("fp8 {rows}x{cols}, {} scales", dtype(scale))
+        }
+        Some(Coding::TensorFp8 { scale }) => format!("fp8, one {} scale", dtype(scale)),
+        Some(Coding::Mxfp4 { .. }) => "mxfp4".to_owned(),
+        Some(Coding::Nvfp4 { .. }) => "nvfp4".to_owned(),
+        None => {
+            let (info, _) = checkpoint.find(&slice.tensor)?;
+            return info.encoding.is_none().then(|| dtype(&slice.tensor));
+        }
+    })
+}
+
+/// Bytes of a slice, with its share of the scales.
+fn slice_bytes(slice: &Slice, checkpoint: &Checkpoint) -> u64 {
+    let rows = slice
+        .tensor_shape
+        .iter()
+        .rev()
+        .skip(1)
+        .product::<usize>()
+        .max(1);
+    let share = |name: &str| {
+        let length = checkpoint
+            .find(name)
+            .map_or(0, |(_, location)| location.length);
+        u128::from(length) * slice.rows as u128 / rows as u128
+    };
+    let scales = slice
+        .coding
+        .as_ref()
+        .map(Coding::scales)
+        .unwrap_or_default();
+    let total = share(&slice.tensor) + scales.into_iter().map(share).sum::<u128>();
+    u64::try_from(total).unwrap_or(u64::MAX)
+}
 
 fn summarise<'a>(program: &Program, encodings: &Encodings<'a>, texts: Vec<String>) -> Summary {
     let mut stored: Vec<StoredBytes> = Vec::new();
     for (number, operand) in program.operands.iter().enumerate() {
-        for &encoding in encodings(lamella_program::OperandId(number as u32)) {
+        for &encoding in encodings(OperandId(number as u32)) {
             let item = encoding
                 .matrix_bytes(operand.rows(), operand.cols())
                 .unwrap_or(0);
             let bytes = item as u64 * operand.items() as u64;
-            let same = |s: &&mut StoredBytes| s.role == operand.role && s.encoding == encoding;
-            match stored.iter_mut().find(same) {
-                Some(entry) => {
-                    entry.operands += 1;
-                    entry.bytes += bytes;
-                }
-                None => {
-                    stored.push(StoredBytes {
-                        role: operand.role,
-                        encoding,
-                        operands: 1,
-                        bytes,
-                    });
-                }
-            }
+            add(&mut stored, operand.role, encoding, None, bytes);
         }
     }
     let banks = expert_banks(program);

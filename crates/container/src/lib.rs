@@ -10,6 +10,7 @@
 
 pub mod checkpoint;
 mod codec;
+mod coded;
 mod container;
 pub mod convert;
 mod disk;

@@ -1,25 +1,31 @@
-//! Where a checkpoint keeps its operands: rows of tensors, picked and put together.
+//! Where a checkpoint keeps its operands: rows of tensors, picked, decoded and put together.
 
 use crate::checkpoint::{Checkpoint, Location};
+use crate::coded::{Decoder, Element, Fault};
 use crate::error::Error;
 use lamella_program::{Encoding, Operand, Program, Slice};
 
 /// Where a checkpoint keeps an operand.
 #[derive(Debug)]
 pub(crate) struct Source {
+    /// The one it is read in.
     pub(crate) encoding: [Encoding; 1],
-    /// Per item, the pieces its rows are put together from.
+    /// Per item, the pieces its rows are put together from: one for each slice.
     pub(crate) items: Vec<Vec<Piece>>,
 }
 
 /// Rows at a regular distance in one weights file.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) file: u32,
     pub(crate) offset: u64,
     /// Bytes from one row to the next.
     pub(crate) stride: u64,
+    /// Bytes of one row as it is stored.
+    pub(crate) row: usize,
     pub(crate) rows: usize,
+    /// How its elements become the operand's numbers; `None` where they are.
+    pub(crate) decoder: Option<Box<Decoder>>,
 }
 
 /// Finds the bytes of every operand. The program has been checked against the tensor table.
@@ -32,79 +38,113 @@ pub(crate) fn locate_all(program: &Program, checkpoint: &Checkpoint) -> Result<V
 }
 
 fn locate(operand: &Operand, checkpoint: &Checkpoint) -> Result<Source, Error> {
-    let mut found = None;
+    let refuse = |(tensor, fault)| Error::Unreadable {
+        dir: checkpoint.dir().to_owned(),
+        operand: operand.name.clone(),
+        tensor,
+        fault,
+    };
     let mut items = Vec::with_capacity(operand.parts.len());
+    let mut encoding = None;
     for part in &operand.parts {
         let mut pieces = Vec::with_capacity(part.len());
         for slice in part {
-            let placed = checkpoint.find(&slice.tensor).and_then(|(info, location)| {
-                Some((info.encoding?, piece(slice, info.encoding?, location)?))
-            });
-            let Some((encoding, piece)) = placed else {
-                let (dir, tensor) = (checkpoint.dir().to_owned(), slice.tensor.clone());
-                return Err(Error::NoTensor { dir, tensor });
+            let (decoder, location) =
+                Decoder::find(checkpoint, slice, operand.role).map_err(refuse)?;
+            // Slices that differ are all widened.
+            encoding = match encoding {
+                Some(other) if other != decoder.to => Some(Encoding::F32),
+                _ => Some(decoder.to),
             };
-            found = Some(encoding);
+            let piece = piece(slice, decoder, location)
+                .ok_or_else(|| refuse((slice.tensor.clone(), "rows leave it".to_owned())))?;
             pieces.push(piece);
         }
         items.push(pieces);
     }
-    match found {
-        Some(encoding) => Ok(Source {
-            encoding: [encoding],
-            items,
-        }),
-        None => Err(Error::NoTensor {
-            dir: checkpoint.dir().to_owned(),
-            tensor: format!("for operand {}", operand.name),
-        }),
+    let encoding = encoding.ok_or_else(|| refuse((String::new(), "no slices".to_owned())))?;
+    for piece in items.iter_mut().flatten() {
+        piece.present(encoding);
     }
+    let encoding = [encoding];
+    Ok(Source { encoding, items })
 }
 
 /// The bytes of a slice; `None` if they leave the tensor.
-fn piece(slice: &Slice, encoding: Encoding, location: Location) -> Option<Piece> {
-    let row = (slice.cols() as u64).checked_mul(encoding.element_bytes()? as u64)?;
+fn piece(slice: &Slice, decoder: Decoder, location: Location) -> Option<Piece> {
+    let elements = slice.tensor_shape.last().copied().unwrap_or(1) as u64;
+    let row = elements.checked_mul(decoder.element.bytes() as u64)?;
     let start = row.checked_mul(slice.start as u64)?;
     let stride = row.checked_mul(slice.step as u64)?;
     let span = stride
         .checked_mul(slice.rows.checked_sub(1)? as u64)?
         .checked_add(row)?;
-    if start.checked_add(span)? > location.length {
+    if row == 0 || start.checked_add(span)? > location.length {
         return None;
     }
-    let offset = location.offset + start;
     Some(Piece {
         file: location.file,
-        offset,
+        offset: location.offset + start,
         stride,
+        row: usize::try_from(row).ok()?,
         rows: slice.rows,
+        decoder: Some(Box::new(decoder)),
     })
 }
 
-/// Fills `buffer` with rows from `first` on, `row` bytes each, of an item made of `pieces`.
-pub(crate) fn read_pieces(
+impl Piece {
+    /// Settles for the operand's encoding; what is stored so needs no decoder.
+    fn present(&mut self, encoding: Encoding) {
+        if let Some(decoder) = &mut self.decoder {
+            decoder.to = encoding;
+            if decoder.element == Element::Number(encoding) {
+                self.decoder = None;
+            }
+        }
+    }
+
+    /// Fills `out` with rows as they are stored, from row `first` on.
+    pub(crate) fn read(
+        &self,
+        checkpoint: &Checkpoint,
+        first: usize,
+        out: &mut [u8],
+    ) -> Result<(), Error> {
+        let offset = self.offset + self.stride * first as u64;
+        read_strided(
+            checkpoint,
+            self.file,
+            offset,
+            self.stride as usize,
+            self.row,
+            out,
+        )
+    }
+}
+
+/// Fills `buffer` with rows of an item of `operand` from `first` on, in the source's encoding, `row`
+/// bytes each.
+pub(crate) fn read_item(
     checkpoint: &Checkpoint,
-    pieces: &[Piece],
+    (operand, source): (&Operand, &Source),
+    item: usize,
     row: usize,
     mut first: usize,
     mut buffer: &mut [u8],
 ) -> Result<(), Error> {
-    for piece in pieces {
+    for (piece, slice) in source.items[item].iter().zip(&operand.parts[item]) {
         if first >= piece.rows {
             first -= piece.rows;
             continue;
         }
         let rows = (piece.rows - first).min(buffer.len() / row);
         let (now, later) = buffer.split_at_mut(rows * row);
-        let offset = piece.offset + piece.stride * first as u64;
-        read_strided(
-            checkpoint,
-            piece.file,
-            offset,
-            piece.stride as usize,
-            row,
-            now,
-        )?;
+        match &piece.decoder {
+            None => piece.read(checkpoint, first, now)?,
+            Some(decoder) => decoder
+                .read(checkpoint, piece, first, operand.cols(), now)
+                .map_err(|fault| explain(fault, checkpoint, piece, slice))?,
+        }
         (buffer, first) = (later, 0);
         if buffer.is_empty() {
             return Ok(());
@@ -113,8 +153,27 @@ pub(crate) fn read_pieces(
     Ok(())
 }
 
+fn explain(fault: Fault, checkpoint: &Checkpoint, piece: &Piece, slice: &Slice) -> Error {
+    match fault {
+        Fault::Read(error) => error,
+        Fault::Bad {
+            row,
+            column,
+            problem,
+        } => Error::Number {
+            path: checkpoint
+                .file(piece.file)
+                .map_or_else(|| checkpoint.dir().to_owned(), |path| path.to_owned()),
+            tensor: slice.tensor.clone(),
+            row,
+            column,
+            problem: problem.describe(slice),
+        },
+    }
+}
+
 /// Reads rows that lie `stride` bytes apart.
-fn read_strided(
+pub(crate) fn read_strided(
     checkpoint: &Checkpoint,
     file: u32,
     offset: u64,

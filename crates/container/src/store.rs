@@ -6,7 +6,7 @@ use crate::disk;
 use crate::error::Error;
 use crate::expert::{ExpertBank, ExpertLayout, expert_banks, expert_layout};
 use crate::manifest::MANIFEST_FILE;
-use crate::source::{Source, locate_all, read_pieces};
+use crate::source::{Source, locate_all, read_item};
 use lamella_program::{Defect, Encoding, Operand, OperandId, Program, TensorInfo, closure};
 use std::ops::Range;
 use std::path::Path;
@@ -148,8 +148,11 @@ impl Store {
         }
     }
 
-    /// Encodings in which all items of the operand are stored; row-major ones come first, so that
-    /// the first is the canonical one where there is one. Empty for an unknown operand.
+    /// Encodings in which all items of the operand can be read; row-major ones come first, so that
+    /// the first is the canonical one where there is one. A checkpoint's codes with scales are
+    /// decoded while they are read and are presented in the one encoding that holds them: bf16 for
+    /// FP4 and FP8 with E8M0 scales, f32 for the others and for tables. Empty for an unknown
+    /// operand.
     #[must_use]
     pub fn encodings(&self, operand: OperandId) -> &[Encoding] {
         match &self.origin {
@@ -169,8 +172,9 @@ impl Store {
                     return None;
                 };
                 let row = row_bytes(l.program.operand(operand), encoding);
-                let whole =
-                    source.encoding == [encoding] && (piece.rows == 1 || piece.stride == row);
+                let whole = piece.decoder.is_none()
+                    && source.encoding == [encoding]
+                    && (piece.rows == 1 || piece.stride == row);
                 whole.then_some(Record {
                     file: piece.file,
                     offset: piece.offset,
@@ -252,8 +256,8 @@ impl Store {
         self.check_buffer(operand, buffer.len(), needed)?;
         match &self.origin {
             Origin::Checkpoint(l) => {
-                let pieces = &l.sources[operand.index()].items[item];
-                read_pieces(&l.checkpoint, pieces, row as usize, rows.start, buffer)
+                let of = (shape, &l.sources[operand.index()]);
+                read_item(&l.checkpoint, of, item, row as usize, rows.start, buffer)
             }
             Origin::Container(c) => {
                 let Some(part) = c.part(operand, encoding, item) else {

@@ -70,9 +70,13 @@ fn describe(summary: &Summary, state_bytes: u64) -> String {
 }
 
 fn row(stored: &StoredBytes) -> Vec<String> {
+    let encoding = match &stored.coding {
+        Some(coding) => format!("{coding} (read as {})", stored.encoding),
+        None => stored.encoding.to_string(),
+    };
     vec![
         super::role_name(stored.role),
-        stored.encoding.to_string(),
+        encoding,
         stored.operands.to_string(),
         grouped(stored.bytes),
         progress::bytes(stored.bytes),

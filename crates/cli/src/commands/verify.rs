@@ -92,7 +92,14 @@ fn checkpoint(store: &Store, progress: &mut Progress) -> Found {
         bytes: 0,
         damage: Vec::new(),
     };
-    let total = store.summary().bytes;
+    let sizes = store.program().operands.iter().enumerate();
+    let total = sizes
+        .flat_map(|(number, o)| {
+            let encodings = store.encodings(OperandId(number as u32));
+            let one = |e: &Encoding| e.matrix_bytes(o.rows(), o.cols()).unwrap_or(0);
+            encodings.iter().map(move |e| (one(e) * o.items()) as u64)
+        })
+        .sum();
     for (number, operand) in store.program().operands.iter().enumerate() {
         let id = OperandId(number as u32);
         for &encoding in store.encodings(id) {
