@@ -5,6 +5,7 @@
 //! optional clip comes after those norms and also holds values; the weights of the chosen experts
 //! are softmax probabilities over all experts, renormalised only where `norm_topk_prob` says so.
 
+use crate::common::read_rope;
 use crate::config::{
     ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
     Rejected,
@@ -77,7 +78,10 @@ impl Config {
             .unwrap_or(None)
             .map(|x| x as f32);
         let renormalise = c.flag("norm_topk_prob").unwrap_or(false);
-        let theta = read_theta(c).unwrap_or(1.0);
+        let rope = read_rope(c, &[]);
+        if rope.partial.is_some_and(|share| share != 1.0) {
+            let _ = c.reject("partial_rotary_factor", "is not 1");
+        }
         c.require("hidden_act", &json!("silu"));
         c.require_if_present("attention_bias", &json!(false));
         let config = Config {
@@ -92,7 +96,7 @@ impl Config {
             vocabulary: vocabulary?,
             context: context?,
             eps,
-            theta,
+            theta: rope.theta,
             clip,
             renormalise,
             tied_head: tied_head?.unwrap_or(false),
@@ -154,30 +158,6 @@ impl Config {
             return Err(c.reject("num_hidden_layers", message));
         }
         Ok(())
-    }
-}
-
-/// The rope base stands at the top level, or in `rope_parameters` as newer exporters write it.
-fn read_theta(c: &mut ConfigReader<'_>) -> Result<f64, Rejected> {
-    c.require_if_present("rope_scaling", &json!(null));
-    let top = c.optional_positive("rope_theta");
-    let nested = match c.object("rope_parameters")? {
-        None => None,
-        Some(mut rope) => {
-            let theta = rope.positive("rope_theta");
-            rope.require_if_present("rope_type", &json!("default"));
-            rope.require_if_present("partial_rotary_factor", &json!(1.0));
-            c.absorb(rope);
-            Some(theta?)
-        }
-    };
-    match (top?, nested) {
-        (Some(a), Some(b)) if a != b => Err(c.reject(
-            "rope_theta",
-            format!("is {a}, but rope_parameters.rope_theta is {b}"),
-        )),
-        (Some(theta), _) | (None, Some(theta)) => Ok(theta),
-        (None, None) => c.positive("rope_theta"),
     }
 }
 

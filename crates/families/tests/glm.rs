@@ -1,0 +1,651 @@
+//! Lowering of GLM: the released shape, the fixtures, and every kind of damage.
+
+#![recursion_limit = "256"]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use common::{
+    check_bad_values, check_each_tensor, check_extra_tensors, defects, fixture, one_defect,
+    parameters, program, tensor, unused_elements, with, without,
+};
+use lamella_program::block::{
+    Ffn, IndexNorm, LatentAttention, LatentSelection, Mixer, Rope, RopePairing, RopePlace, Routed,
+    RouterGroups, Scoring, WeightRule,
+};
+use lamella_program::operand::Coding;
+use lamella_program::{Defect, Program, Role, TensorInfo, state};
+use serde_json::{Value, json};
+
+/// Configuration of the released GLM-5.2.
+fn released() -> Value {
+    let full = |i: usize| i < 3 || i % 4 == 2;
+    let indexers: Vec<&str> = (0..78)
+        .map(|i| if full(i) { "full" } else { "shared" })
+        .collect();
+    let units: Vec<&str> = (0..78)
+        .map(|i| if i < 3 { "dense" } else { "sparse" })
+        .collect();
+    json!({
+        "architectures": ["GlmMoeDsaForCausalLM"],
+        "attention_bias": false,
+        "attention_dropout": 0.0,
+        "dtype": "bfloat16",
+        "eos_token_id": [154820, 154827, 154829],
+        "ep_size": 1,
+        "first_k_dense_replace": 3,
+        "head_dim": 192,
+        "hidden_act": "silu",
+        "hidden_size": 6144,
+        "index_head_dim": 128,
+        "index_n_heads": 32,
+        "index_share_for_mtp_iteration": true,
+        "index_skip_topk_offset": 3,
+        "index_topk": 2048,
+        "index_topk_freq": 4,
+        "index_topk_pattern": null,
+        "indexer_rope_interleave": true,
+        "indexer_types": indexers,
+        "initializer_range": 0.02,
+        "intermediate_size": 12288,
+        "kv_lora_rank": 512,
+        "max_position_embeddings": 1048576,
+        "mlp_layer_types": units,
+        "model_type": "glm_moe_dsa",
+        "moe_intermediate_size": 2048,
+        "moe_layer_freq": 1,
+        "moe_router_dtype": "float32",
+        "n_group": 1,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "norm_topk_prob": true,
+        "num_attention_heads": 64,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 78,
+        "num_key_value_heads": 64,
+        "num_nextn_predict_layers": 1,
+        "pad_token_id": 154820,
+        "pretraining_tp": 1,
+        "q_lora_rank": 2048,
+        "qk_head_dim": 256,
+        "qk_nope_head_dim": 192,
+        "qk_rope_head_dim": 64,
+        "rms_norm_eps": 1e-5,
+        "rope_interleave": true,
+        "rope_parameters": {"rope_theta": 8000000, "rope_type": "default"},
+        "routed_scaling_factor": 2.5,
+        "scoring_func": "sigmoid",
+        "tie_word_embeddings": false,
+        "topk_group": 1,
+        "topk_method": "noaux_tc",
+        "transformers_version": "5.12.0",
+        "use_cache": true,
+        "v_head_dim": 256,
+        "vocab_size": 154880
+    })
+}
+
+/// A small configuration: one dense layer, three with experts, one of which shares.
+fn small() -> Value {
+    let mut config = released();
+    for (key, value) in [
+        ("hidden_size", json!(24)),
+        ("num_hidden_layers", json!(4)),
+        ("indexer_types", json!(["full", "full", "shared", "full"])),
+        (
+            "mlp_layer_types",
+            json!(["dense", "sparse", "sparse", "sparse"]),
+        ),
+        ("first_k_dense_replace", json!(1)),
+        ("num_attention_heads", json!(3)),
+        ("q_lora_rank", json!(10)),
+        ("kv_lora_rank", json!(14)),
+        ("qk_nope_head_dim", json!(6)),
+        ("qk_rope_head_dim", json!(4)),
+        ("qk_head_dim", json!(10)),
+        ("v_head_dim", json!(5)),
+        ("index_n_heads", json!(2)),
+        ("index_head_dim", json!(8)),
+        ("index_topk", json!(4)),
+        ("intermediate_size", json!(20)),
+        ("moe_intermediate_size", json!(7)),
+        ("n_routed_experts", json!(8)),
+        ("num_experts_per_tok", json!(3)),
+        ("n_shared_experts", json!(2)),
+        ("n_group", json!(4)),
+        ("topk_group", json!(2)),
+        ("vocab_size", json!(31)),
+    ] {
+        config = with(&config, key, value);
+    }
+    config
+}
+
+/// How a checkpoint is written.
+#[derive(Clone, Copy, PartialEq)]
+enum Layout {
+    /// Three tensors an expert.
+    Apart,
+    /// Two tensors for all experts of a layer.
+    Stacked,
+    /// Three tensors an expert, most matrices in FP8 with scales.
+    Fp8,
+}
+
+/// The tensors that the published layout has for `config`, draft head included.
+fn tensors(config: &Value, layout: Layout) -> Vec<TensorInfo> {
+    let n = |key: &str| usize::try_from(config[key].as_u64().unwrap()).unwrap();
+    let (h, v, layers) = (n("hidden_size"), n("vocab_size"), n("num_hidden_layers"));
+    let mut table = vec![
+        tensor("model.embed_tokens.weight", "BF16", &[v, h]),
+        tensor("model.norm.weight", "BF16", &[h]),
+        tensor("lm_head.weight", "BF16", &[v, h]),
+    ];
+    let says = |list: &str, i: usize, word: &str| config[list][i] == word;
+    for i in 0..layers {
+        let full = says("indexer_types", i, "full");
+        let sparse = says("mlp_layer_types", i, "sparse");
+        layer(config, layout, i, full, sparse, &mut table);
+    }
+    for i in layers..layers + n("num_nextn_predict_layers") {
+        layer(config, layout, i, true, true, &mut table);
+        for (name, shape) in [
+            ("enorm", vec![h]),
+            ("hnorm", vec![h]),
+            ("eh_proj", vec![h, 2 * h]),
+            ("shared_head.norm", vec![h]),
+        ] {
+            let name = format!("model.layers.{i}.{name}.weight");
+            table.push(tensor(name, "BF16", &shape));
+        }
+    }
+    table
+}
+
+fn layer(
+    config: &Value,
+    layout: Layout,
+    index: usize,
+    full: bool,
+    sparse: bool,
+    table: &mut Vec<TensorInfo>,
+) {
+    let n = |key: &str| usize::try_from(config[key].as_u64().unwrap()).unwrap();
+    let (h, heads) = (n("hidden_size"), n("num_attention_heads"));
+    let (nope, rope, value) = (
+        n("qk_nope_head_dim"),
+        n("qk_rope_head_dim"),
+        n("v_head_dim"),
+    );
+    let (q, kv) = (n("q_lora_rank"), n("kv_lora_rank"));
+    let (ih, id) = (n("index_n_heads"), n("index_head_dim"));
+    let mut plain = |end: &str, dtype: &str, shape: &[usize]| {
+        table.push(tensor(format!("model.layers.{index}.{end}"), dtype, shape));
+    };
+    plain("input_layernorm.weight", "BF16", &[h]);
+    plain("post_attention_layernorm.weight", "BF16", &[h]);
+    plain("self_attn.q_a_layernorm.weight", "BF16", &[q]);
+    plain("self_attn.kv_a_layernorm.weight", "BF16", &[kv]);
+    if full {
+        plain("self_attn.indexer.k_norm.weight", "BF16", &[id]);
+        plain("self_attn.indexer.k_norm.bias", "BF16", &[id]);
+        plain("self_attn.indexer.weights_proj.weight", "BF16", &[ih, h]);
+    }
+    if sparse {
+        let e = n("n_routed_experts");
+        plain("mlp.gate.weight", "BF16", &[e, h]);
+        plain("mlp.gate.e_score_correction_bias", "F32", &[e]);
+    }
+    let mut matrix = |end: &str, shape: [usize; 2]| {
+        let name = format!("model.layers.{index}.{end}.weight");
+        if layout == Layout::Fp8 {
+            let blocks = shape.map(|side| side.div_ceil(128));
+            table.push(tensor(format!("{name}_scale_inv"), "F32", &blocks));
+            table.push(tensor(name, "F8_E4M3", &shape));
+        } else {
+            table.push(tensor(name, "BF16", &shape));
+        }
+    };
+    matrix("self_attn.q_a_proj", [q, h]);
+    matrix("self_attn.q_b_proj", [heads * (nope + rope), q]);
+    matrix("self_attn.kv_a_proj_with_mqa", [kv + rope, h]);
+    matrix("self_attn.kv_b_proj", [heads * (nope + value), kv]);
+    matrix("self_attn.o_proj", [h, heads * value]);
+    if full {
+        matrix("self_attn.indexer.wq_b", [ih * id, q]);
+        matrix("self_attn.indexer.wk", [id, h]);
+    }
+    let mut unit = |name: &str, width: usize| {
+        matrix(&format!("{name}.gate_proj"), [width, h]);
+        matrix(&format!("{name}.up_proj"), [width, h]);
+        matrix(&format!("{name}.down_proj"), [h, width]);
+    };
+    if !sparse {
+        return unit("mlp", n("intermediate_size"));
+    }
+    let (e, f) = (n("n_routed_experts"), n("moe_intermediate_size"));
+    unit("mlp.shared_experts", f * n("n_shared_experts"));
+    if layout == Layout::Stacked {
+        let experts = format!("model.layers.{index}.mlp.experts");
+        for (end, shape) in [("gate_up_proj", [e, 2 * f, h]), ("down_proj", [e, h, f])] {
+            table.push(tensor(format!("{experts}.{end}"), "BF16", &shape));
+        }
+        return;
+    }
+    for expert in 0..e {
+        unit(&format!("mlp.experts.{expert}"), f);
+    }
+}
+
+/// The released FP8 checkpoints' addition to the configuration.
+fn quantised(config: &Value) -> Value {
+    let blocks = json!({
+        "activation_scheme": "dynamic",
+        "fmt": "e4m3",
+        "modules_to_not_convert": ["lm_head"],
+        "quant_method": "fp8",
+        "weight_block_size": [128, 128]
+    });
+    with(config, "quantization_config", blocks)
+}
+
+fn attention(program: &Program, layer: usize) -> &LatentAttention {
+    match &program.layers[layer].mixer.body {
+        Mixer::LatentAttention(attention) => attention,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn routed(program: &Program, layer: usize) -> &Routed {
+    match &program.layers[layer].ffn.body {
+        Ffn::Routed(routed) => routed,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_released_model_has_its_published_size() {
+    let config = released();
+    let table = tensors(&config, Layout::Apart);
+    let p = program(&config, &table);
+    assert_eq!(p.parameters(), 743_377_019_904);
+    assert_eq!(parameters(&p, |role| role == Role::Expert), 724_775_731_200);
+    assert_eq!(parameters(&p, |role| role != Role::Expert), 18_601_288_704);
+    let draft = unused_elements(&p, "draft head (multi-token prediction)", &table);
+    assert_eq!(draft, 9_952_920_576);
+    // The page counts bf16: 95,232 bytes.
+    assert_eq!(state::bytes_per_token(&p), 2 * 95_232);
+    assert_eq!(state::fixed_bytes(&p), 0);
+    let owners = (0..78).filter(|&i| {
+        let own = attention(&p, i).selection.as_ref();
+        matches!(own, Some(LatentSelection::Own(_)))
+    });
+    assert_eq!(owners.count(), 21);
+    assert_eq!((p.dims.context, p.exit.logits), (1 << 20, 154_880));
+    assert_eq!(p.boundary.state_schema, "glm/stream.v1");
+
+    let stacked = program(&config, &tensors(&config, Layout::Stacked));
+    assert_eq!(stacked.parameters(), p.parameters());
+    let config = quantised(&config);
+    let fp8 = program(&config, &tensors(&config, Layout::Fp8));
+    assert_eq!(fp8.parameters(), p.parameters());
+}
+
+#[test]
+fn the_fixtures_close() {
+    for name in ["glm-101", "glm-303"] {
+        let (config, table) = fixture(name);
+        let p = program(&config, &table);
+        assert_eq!(p.unused.len(), 1, "{name}");
+        let draft = &p.unused[0].tensors;
+        let used = |t: &&TensorInfo| !draft.contains(&t.name) && !t.name.ends_with("_scale_inv");
+        let shapes = table.iter().filter(used).map(|t| &t.shape);
+        let elements: usize = shapes.map(|shape| shape.iter().product::<usize>()).sum();
+        assert_eq!(p.parameters(), elements as u64, "{name}");
+    }
+}
+
+#[test]
+fn attention_says_what_the_page_says() {
+    let config = small();
+    let p = program(&config, &tensors(&config, Layout::Apart));
+    let a = attention(&p, 1);
+    assert_eq!((a.heads, a.nope_dim, a.rope_dim), (3, 6, 4));
+    assert_eq!((a.value_dim, a.latent_dim), (5, 14));
+    assert_eq!(a.scale, (10.0_f64).sqrt().recip() as f32);
+    assert_eq!((a.query_norm.eps, a.latent_norm.eps), (1e-6, 1e-6));
+    assert_eq!(p.layers[1].mixer.pre_norm.as_ref().unwrap().eps, 1e-5);
+    assert!(!a.query_norm.unit_offset && a.output_gate.is_none());
+    let rope = |place| Rope {
+        theta: 8e6,
+        dims: 4,
+        place,
+        pairing: RopePairing::Adjacent,
+        yarn: None,
+    };
+    assert_eq!(a.rope, Some(rope(RopePlace::Last)));
+    let Some(LatentSelection::Own(ix)) = &a.selection else {
+        panic!("{:?}", a.selection)
+    };
+    assert_eq!((ix.heads, ix.head_dim, ix.top_k, ix.block), (2, 8, 4, 1));
+    assert_eq!(ix.scale, 0.25);
+    assert_eq!(ix.rope, Some(rope(RopePlace::First)));
+    assert!(matches!(ix.key_norm, Some(IndexNorm::Layer { eps, .. }) if eps == 1e-6));
+    let weights = p.operand(ix.head_weights.as_ref().unwrap().weight);
+    assert_eq!(
+        (weights.role, &weights.shape[..]),
+        (Role::Router, &[2, 24][..])
+    );
+    assert_eq!(attention(&p, 2).selection, Some(LatentSelection::Shared));
+    let query = p.operand(ix.query.weight);
+    assert_eq!(query.name, "layers.1.attention.index.query");
+    let source = "model.layers.1.self_attn.indexer.wq_b.weight";
+    assert_eq!(query.parts[0][0].tensor, source);
+}
+
+#[test]
+fn experts_say_what_the_page_says() {
+    let config = small();
+    let p = program(&config, &tensors(&config, Layout::Apart));
+    let r = routed(&p, 3);
+    assert_eq!((r.experts, r.top_k, r.unit.width), (8, 3, 7));
+    assert_eq!(r.router.scoring, Scoring::Sigmoid);
+    assert_eq!(r.router.weights, WeightRule::Normalised { eps: 1e-20 });
+    assert_eq!(r.router.scale, Some(2.5));
+    let groups = RouterGroups { count: 4, top_k: 2 };
+    assert_eq!(r.router.groups, Some(groups));
+    assert!(r.router.selection_bias.is_some());
+    assert_eq!(r.shared.len(), 1);
+    assert_eq!(r.shared[0].width, 14);
+    assert!(r.shared[0].output_gate.is_none());
+    assert!(matches!(&p.layers[0].ffn.body, Ffn::Dense(unit) if unit.width == 20));
+    let changes = [
+        ("n_group", json!(1)),
+        ("topk_group", json!(1)),
+        ("norm_topk_prob", json!(false)),
+        ("routed_scaling_factor", json!(1.0)),
+    ];
+    let plain = changes
+        .iter()
+        .fold(config, |c, (key, value)| with(&c, key, value.clone()));
+    let p = program(&plain, &tensors(&plain, Layout::Stacked));
+    let r = routed(&p, 3);
+    assert_eq!((r.router.groups, r.router.scale), (None, None));
+    assert_eq!(r.router.weights, WeightRule::Raw);
+    let up = &p.operand(r.unit.up).parts[5][0];
+    assert_eq!(up.tensor, "model.layers.3.mlp.experts.gate_up_proj");
+    assert_eq!((up.start, up.rows), (11 * 7, 7));
+}
+
+#[test]
+fn each_tensor_decides_whether_it_is_in_codes() {
+    let config = quantised(&small());
+    let mut table = tensors(&config, Layout::Fp8);
+    let p = program(&config, &table);
+    let a = attention(&p, 0);
+    let expected = Coding::BlockFp8 {
+        scale: "model.layers.0.self_attn.kv_b_proj.weight_scale_inv".into(),
+        block: [128, 128],
+    };
+    assert_eq!(
+        p.operand(a.latent_up.weight).parts[0][0].coding,
+        Some(expected)
+    );
+    assert_eq!(p.operand(p.entry.embedding).parts[0][0].coding, None);
+    // One matrix left as it was: no scales, and an ordinary type.
+    let name = "model.layers.0.self_attn.kv_b_proj.weight";
+    table.retain(|t| t.name != format!("{name}_scale_inv"));
+    let place = table.iter().position(|t| t.name == name).unwrap();
+    table[place] = tensor(name, "BF16", &table[place].shape.clone());
+    let p = program(&config, &table);
+    let a = attention(&p, 0);
+    assert_eq!(p.operand(a.latent_up.weight).parts[0][0].coding, None);
+    // Without a block the codes mean nothing.
+    let bare = defects(&small(), &tensors(&config, Layout::Fp8));
+    let types = bare
+        .iter()
+        .filter(|d| matches!(d, Defect::ElementType { .. }));
+    assert!(types.count() > 10, "{bare:#?}");
+}
+
+#[test]
+fn indexers_are_listed_or_follow_a_pattern_or_a_stride() {
+    let config = small();
+    let table = tensors(&config, Layout::Apart);
+    let whole = program(&config, &table);
+    let bare = without(&config, "indexer_types");
+    for pattern in [json!("FFSF"), json!(["full", "full", "shared", "full"])] {
+        let config = with(&bare, "index_topk_pattern", pattern);
+        assert_eq!(program(&config, &table), whole);
+    }
+    // With offset 2 and stride 2: layers 0, 1, 3.
+    let strided = with(&bare, "index_topk_freq", json!(2));
+    let strided = with(&strided, "index_skip_topk_offset", json!(2));
+    assert_eq!(program(&strided, &table), whole);
+    let none = without(
+        &without(&strided, "index_topk_freq"),
+        "index_skip_topk_offset",
+    );
+    let found = defects(&none, &table);
+    assert!(
+        matches!(&found[..], [Defect::MissingTensor { tensor, .. }, ..]
+            if tensor.starts_with("model.layers.2.self_attn.indexer.")),
+        "{found:#?}"
+    );
+    let dense = without(&config, "mlp_layer_types");
+    assert_eq!(program(&dense, &table), whole);
+}
+
+#[test]
+fn biases_are_where_the_page_says() {
+    let config = with(&small(), "attention_bias", json!(true));
+    let mut table = tensors(&config, Layout::Apart);
+    let missing = defects(&config, &table);
+    assert_eq!(missing.len(), 3 * 4, "{missing:#?}");
+    for defect in missing {
+        let Defect::MissingTensor { tensor: name, .. } = defect else {
+            panic!("{defect:?}")
+        };
+        let len = match name.split('.').nth(4).unwrap() {
+            "q_a_proj" => 10,
+            "kv_a_proj_with_mqa" => 18,
+            _ => 24,
+        };
+        table.push(tensor(name, "BF16", &[len]));
+    }
+    let p = program(&config, &table);
+    assert!(attention(&p, 0).output.bias.is_some());
+    assert!(attention(&p, 0).query_up.bias.is_none());
+}
+
+#[test]
+fn every_damaged_tensor_is_exactly_its_defect() {
+    for layout in [Layout::Apart, Layout::Stacked, Layout::Fp8] {
+        let config = match layout {
+            Layout::Fp8 => quantised(&small()),
+            _ => small(),
+        };
+        check_each_tensor(&config, &tensors(&config, layout));
+    }
+}
+
+#[test]
+fn every_extra_tensor_is_exactly_its_defect() {
+    let config = small();
+    let names = [
+        "model.layers.2.self_attn.indexer.wk.weight",
+        "model.layers.0.self_attn.q_a_proj.bias",
+        "model.layers.1.mlp.experts.8.up_proj.weight",
+        "model.layers.1.mlp.experts.01.up_proj.weight",
+        "model.layers.0.mlp.gate.weight",
+        "model.layers.0.mlp.up_proj.weight_scale_inv",
+        "model.layers.4.mlp.experts.8.up_proj.weight",
+        "model.layers.4.mlp.experts.0.up_proj.weight_scale_inv",
+        "model.layers.4.mlp.expert.0.up_proj.weight",
+        "model.layers.4.self_attn.q_proj.weight",
+        "model.layers.4.enorm.bias",
+        "model.layers.5.enorm.weight",
+        "model.layers.04.enorm.weight",
+        "model.visual.patch_embed.proj.weight",
+        "",
+    ];
+    check_extra_tensors(&config, &tensors(&config, Layout::Apart), &names);
+    let mut table = tensors(&config, Layout::Apart);
+    for name in ["embed_tokens", "shared_head.head"] {
+        let name = format!("model.layers.4.{name}.weight");
+        table.push(tensor(name, "BF16", &[31, 24]));
+    }
+    program(&config, &table);
+}
+
+#[test]
+fn a_checkpoint_may_come_without_its_draft_head() {
+    let config = small();
+    let mut table = tensors(&config, Layout::Apart);
+    table.retain(|t| !t.name.starts_with("model.layers.4."));
+    assert!(program(&config, &table).unused.is_empty());
+}
+
+#[test]
+fn values_that_cannot_be_used_are_named() {
+    let cases = [
+        ("hidden_act", json!("gelu")),
+        ("scoring_func", json!("softmax")),
+        ("topk_method", json!("greedy")),
+        ("moe_router_dtype", json!("bfloat16")),
+        ("moe_layer_freq", json!(2)),
+        ("rope_interleave", json!(false)),
+        ("indexer_rope_interleave", json!(false)),
+        ("mlp_bias", json!(true)),
+        ("rope_parameters.rope_type", json!("yarn")),
+        ("rope_parameters.rope_theta", json!(0)),
+        ("rope_scaling", json!({"type": "linear"})),
+        ("attention_bias", json!("no")),
+        ("hidden_size", json!(0)),
+        ("hidden_size", json!(1_u64 << 40)),
+        ("num_hidden_layers", json!(-1)),
+        ("num_attention_heads", json!(2.5)),
+        ("qk_rope_head_dim", json!(u64::MAX)),
+        ("qk_head_dim", json!(11)),
+        ("index_head_dim", json!(2)),
+        ("index_topk", json!(0)),
+        ("index_topk_pattern", json!("FFXF")),
+        ("index_topk_pattern", json!(4)),
+        ("index_topk_freq", json!(0)),
+        ("indexer_types", json!(["shared", "full", "shared", "full"])),
+        ("indexer_types", json!(["full", "full", "shared"])),
+        ("indexer_types", json!(["full", "full", "shared", "none"])),
+        (
+            "mlp_layer_types",
+            json!(["dense", "sparse", "sparse", "moe"]),
+        ),
+        ("mlp_layer_types", json!("dense")),
+        ("layer_types", json!(["full_attention"])),
+        ("n_group", json!(3)),
+        ("n_group", json!(8)),
+        ("topk_group", json!(5)),
+        ("num_experts_per_tok", json!(5)),
+        ("n_shared_experts", json!(0)),
+        ("norm_topk_prob", json!(1)),
+        ("routed_scaling_factor", json!(-2.5)),
+        ("rms_norm_eps", json!(0)),
+        ("num_nextn_predict_layers", json!("one")),
+        ("quantization_config", json!(8)),
+    ];
+    check_bad_values(&small(), &tensors(&small(), Layout::Apart), &cases);
+    let config = quantised(&small());
+    let cases = [
+        ("quantization_config.quant_method", json!("awq")),
+        ("quantization_config.fmt", json!("e5m2")),
+        ("quantization_config.activation_scheme", json!("static")),
+        ("quantization_config.weight_block_size", json!([128])),
+        ("quantization_config.weight_block_size", json!([0, 128])),
+        ("quantization_config.weight_block_size", json!(null)),
+    ];
+    check_bad_values(&config, &tensors(&config, Layout::Fp8), &cases);
+}
+
+#[test]
+fn every_needed_key_is_missed() {
+    let config = small();
+    let table = tensors(&config, Layout::Apart);
+    for key in [
+        "hidden_act",
+        "hidden_size",
+        "index_head_dim",
+        "index_n_heads",
+        "index_topk",
+        "intermediate_size",
+        "kv_lora_rank",
+        "max_position_embeddings",
+        "moe_intermediate_size",
+        "n_routed_experts",
+        "n_shared_experts",
+        "norm_topk_prob",
+        "num_attention_heads",
+        "num_experts_per_tok",
+        "num_hidden_layers",
+        "q_lora_rank",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+        "rms_norm_eps",
+        "routed_scaling_factor",
+        "v_head_dim",
+        "vocab_size",
+    ] {
+        let text = one_defect(&without(&config, key), &table);
+        let start = format!("config.json: {key}: is missing");
+        assert!(text.starts_with(&start), "{text}");
+    }
+    let text = one_defect(&without(&config, "rope_parameters"), &table);
+    assert!(
+        text.starts_with("config.json: rope_theta: is missing"),
+        "{text}"
+    );
+}
+
+#[test]
+fn unknown_keys_are_exactly_their_defects() {
+    let config = small();
+    let table = tensors(&config, Layout::Apart);
+    for key in [
+        "sliding_window",
+        "Hidden_size",
+        "rope_parameters.factor",
+        "",
+    ] {
+        let changed = with(&config, key, json!(1));
+        let expected = Defect::UnknownConfigKey(key.into());
+        assert_eq!(defects(&changed, &table), [expected]);
+    }
+}
+
+#[test]
+fn sizes_far_beyond_the_checkpoint_are_one_defect() {
+    let config = without(&without(&small(), "indexer_types"), "mlp_layer_types");
+    let table = tensors(&small(), Layout::Apart);
+    for (layers, experts) in [(1024, 8), (4, 4096), (1024, 4096)] {
+        let config = with(&config, "num_hidden_layers", json!(layers));
+        let config = with(&config, "n_routed_experts", json!(experts));
+        let text = one_defect(&config, &table);
+        assert!(text.contains(&format!("has {}", table.len())), "{text}");
+    }
+}
+
+/// Whatever one changed byte makes of a configuration, lowering answers.
+#[test]
+fn no_changed_byte_breaks_lowering() {
+    let table = tensors(&small(), Layout::Apart);
+    let text = small().to_string();
+    let mut opened = 0;
+    for index in 0..text.len() {
+        for byte in *b"09\"[{}],-e \0" {
+            let mut damaged = text.clone().into_bytes();
+            damaged[index] = byte;
+            let damaged = String::from_utf8(damaged).unwrap();
+            opened += u32::from(lamella_families::lower(&damaged, &table).is_ok());
+        }
+    }
+    // Those that do not change the meaning, or only an inert value.
+    assert!(opened > 100, "{opened}");
+}
