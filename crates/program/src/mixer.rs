@@ -237,23 +237,24 @@ pub struct Indexer {
     pub heads: usize,
     /// Channels per index head.
     pub head_dim: usize,
-    /// Tokens (or entries) kept.
+    /// Candidates kept: tokens, blocks of tokens, or entries of a compressor.
     pub top_k: usize,
-    /// Consecutive tokens pooled to one candidate; 1 = single tokens.
+    /// Consecutive tokens pooled to one candidate; 1 = a token, or an entry, as it is. More only in
+    /// [`Attention`], where all tokens after the last whole block are visible besides.
     pub block: usize,
     /// Index queries, of the layer's query latent where it has one, otherwise of its input.
     pub query: Linear,
     /// Index keys; `None` where they come from the layer's compressor.
     pub key: Option<Linear>,
-    /// Norm of index queries.
+    /// Norm of index queries, per head; only in [`Attention`].
     pub query_norm: Option<RmsNorm>,
     /// Norm of index keys.
     pub key_norm: Option<IndexNorm>,
-    /// Weight per head, of the layer's input; `None` = 1.
+    /// Weight per head, of the layer's input; `None` = 1. Never in [`Attention`].
     pub head_weights: Option<Linear>,
     /// Multiplier of every score, positive.
     pub scale: f32,
-    /// Rotation of index queries and keys.
+    /// Rotation of index queries and keys. Entries of a compressor always rotate.
     pub rope: Option<Rope>,
 }
 

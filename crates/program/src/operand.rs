@@ -74,7 +74,7 @@ pub struct Slice {
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Coding {
     /// FP8 E4M3, `code * scale` with one scale (f32, bf16 or E8M0) for each `block` of
-    /// `[rows, columns]`, the last ones cropped.
+    /// `[rows, columns]`, the last ones cropped. The tensor is a matrix.
     BlockFp8 {
         /// Tensor of the scales, `[ceil(rows / block), ceil(columns / block)]`.
         scale: String,
@@ -87,14 +87,15 @@ pub enum Coding {
         scale: String,
     },
     /// Two FP4 E2M1 codes a byte, the even column in the low nibble; one E8M0 scale for 32 columns
-    /// of a row (OCP Microscaling formats, 2023).
+    /// of a row (OCP Microscaling formats, 2023). The tensor counts bytes, even where the file's
+    /// element type counts codes.
     Mxfp4 {
         /// Tensor of the scales, `[.., columns / 32]`.
         scale: String,
     },
     /// Two FP4 E2M1 codes a byte, the even column in the low nibble; `code * scale * global`, one
-    /// E4M3 scale for 16 columns of a row, one f32 for each item of the leading dimension (or one
-    /// in all).
+    /// E4M3 scale for 16 columns of a row, one f32 for each item of the leading dimension of a
+    /// stack (or one in all).
     Nvfp4 {
         /// Tensor of the scales, `[.., columns / 16]`.
         scale: String,

@@ -1,172 +1,16 @@
 //! The closure check finds every defect, all of them at once.
 
-use lamella_program::block::{
-    Attention, Block, Ffn, GatedActivation, GatedUnit, Layer, Linear, Mixer, Residual, RmsNorm,
-    Routed, Router, Scoring, Span, WeightRule,
-};
+mod common;
+
+use common::blocks::routed;
+use common::{VOCABULARY, tensors, with_ffn};
+use lamella_program::block::{Attention, Ffn, Mixer, Span};
 use lamella_program::closure::{check, check_against};
-use lamella_program::program::{Boundary, Dims, Entry, Exit, PROGRAM_VERSION};
-use lamella_program::state;
-use lamella_program::{Defect, Encoding, Operand, OperandId, Program, Role, Slice, TensorInfo};
-
-const HIDDEN: usize = 8;
-const VOCABULARY: usize = 11;
-const EXPERTS: usize = 3;
-const WIDTH: usize = 5;
-
-#[derive(Default)]
-struct Table(Vec<Operand>);
-
-impl Table {
-    fn add(&mut self, name: &str, shape: &[usize], role: Role) -> OperandId {
-        let parts = if role == Role::Expert {
-            (0..shape[0])
-                .map(|e| vec![Slice::whole(format!("{name}.{e}"), &shape[1..])])
-                .collect()
-        } else {
-            vec![vec![Slice::whole(name, shape)]]
-        };
-        self.0.push(Operand {
-            name: name.to_owned(),
-            shape: shape.to_vec(),
-            role,
-            parts,
-        });
-        OperandId(self.0.len() as u32 - 1)
-    }
-
-    fn linear(&mut self, name: &str, rows: usize, cols: usize) -> Linear {
-        Linear {
-            weight: self.add(name, &[rows, cols], Role::Linear),
-            bias: None,
-        }
-    }
-
-    fn norm(&mut self, name: &str) -> RmsNorm {
-        let weight = Some(self.add(name, &[HIDDEN], Role::Vector));
-        RmsNorm {
-            weight,
-            eps: 1e-5,
-            unit_offset: false,
-        }
-    }
-}
-
-fn layer(t: &mut Table) -> Layer {
-    let attention = Attention {
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 2,
-        query: t.linear("q", 8, HIDDEN),
-        key: t.linear("k", 4, HIDDEN),
-        value: t.linear("v", 4, HIDDEN),
-        output: t.linear("o", HIDDEN, 8),
-        qk_norm: None,
-        clip: None,
-        rope: None,
-        scale: 0.7,
-        span: Span::Full,
-        sinks: None,
-        output_gate: None,
-        relative_bias: None,
-        convolutions: None,
-        position_scaling: None,
-        indexer: None,
-    };
-    let routed = Routed {
-        router: Router {
-            weight: t.add("router", &[EXPERTS, HIDDEN], Role::Router),
-            scoring: Scoring::Softmax,
-            selection_bias: None,
-            groups: None,
-            hash_table: None,
-            weights: WeightRule::Raw,
-            scale: None,
-            learned_scale: None,
-        },
-        experts: EXPERTS,
-        top_k: 2,
-        unit: GatedUnit {
-            gate: t.add("gate", &[EXPERTS, WIDTH, HIDDEN], Role::Expert),
-            up: t.add("up", &[EXPERTS, WIDTH, HIDDEN], Role::Expert),
-            down: t.add("down", &[EXPERTS, HIDDEN, WIDTH], Role::Expert),
-            width: WIDTH,
-            activation: GatedActivation::Silu,
-            output_gate: None,
-            output_scale: None,
-        },
-        shared: Vec::new(),
-        latent: None,
-    };
-    Layer {
-        residual: Residual::Plain,
-        mixer: Block {
-            pre_norm: Some(t.norm("norm1")),
-            body: Mixer::Attention(attention),
-            convolution: None,
-            post_norm: None,
-        },
-        ffn: Block {
-            pre_norm: Some(t.norm("norm2")),
-            body: Ffn::Routed(routed),
-            convolution: None,
-            post_norm: None,
-        },
-    }
-}
+use lamella_program::program::PROGRAM_VERSION;
+use lamella_program::{Defect, OperandId, Program, TensorInfo, state};
 
 fn program() -> Program {
-    let mut t = Table::default();
-    let embedding = t.add("embedding", &[VOCABULARY, HIDDEN], Role::Embedding);
-    let layers = vec![layer(&mut t)];
-    let norm = Some(t.norm("final"));
-    let head = t.add("head", &[VOCABULARY, HIDDEN], Role::Head);
-    Program {
-        version: PROGRAM_VERSION,
-        family: "made up".to_owned(),
-        dims: Dims {
-            hidden: HIDDEN,
-            vocabulary: VOCABULARY,
-            context: 64,
-        },
-        boundary: Boundary {
-            state_schema: "made-up/1".to_owned(),
-            width: HIDDEN,
-            needs_token_ids: false,
-        },
-        entry: Entry {
-            embedding,
-            scale: None,
-            norm: None,
-            per_layer_embeddings: Vec::new(),
-        },
-        layers,
-        exit: Exit {
-            reduction: None,
-            norm,
-            head,
-            logits: VOCABULARY,
-            scale: None,
-            soft_cap: None,
-        },
-        operands: t.0,
-        unused: Vec::new(),
-    }
-}
-
-fn tensors(program: &Program) -> Vec<TensorInfo> {
-    let slices = program
-        .operands
-        .iter()
-        .flat_map(|o| o.parts.iter().flatten());
-    slices
-        .map(|s| TensorInfo {
-            name: s.tensor.clone(),
-            dtype: "BF16".to_owned(),
-            encoding: Some(Encoding::Bf16),
-            shape: s.tensor_shape.clone(),
-        })
-        .collect()
+    with_ffn(|t| Ffn::Routed(routed(t)))
 }
 
 fn attention(program: &mut Program) -> &mut Attention {
@@ -235,10 +79,15 @@ fn unclaimed_misshaped_and_mistyped_tensors_are_reported_together() {
 fn an_operand_of_two_types_is_a_defect() {
     let program = program();
     let mut table = tensors(&program);
-    let expert = table.iter_mut().find(|t| t.name == "gate.1").unwrap();
+    let expert = table
+        .iter_mut()
+        .find(|t| t.name == "experts.gate.1")
+        .unwrap();
     expert.dtype = "F32".to_owned();
     let defects = check_against(&program, &table);
-    assert!(matches!(&defects[..], [Defect::MixedTypes { operand, .. }] if operand == "gate"));
+    assert!(
+        matches!(&defects[..], [Defect::MixedTypes { operand, .. }] if operand == "experts.gate")
+    );
 }
 
 /// Damages a program, and expects one text in the only defect.
@@ -268,7 +117,7 @@ fn contradictions_inside_a_program_are_named() {
         |p| attention(p).span = Span::Sliding { window: 0 },
         "window is zero",
     );
-    check_damage(|p| p.operands[3].name = "q".to_owned(), "used twice");
+    check_damage(|p| p.operands[3].name = "query".to_owned(), "used twice");
     check_damage(|p| p.operands[0].shape = vec![usize::MAX, 8], "overflows");
     check_damage(|p| p.operands[0].shape = vec![0, 8], "no elements");
     check_damage(|p| p.operands[0].parts[0][0].start = 1, "reaches beyond");
@@ -288,7 +137,7 @@ fn contradictions_inside_a_program_are_named() {
                 r.top_k = 9;
             }
         },
-        "9 experts chosen of 3",
+        "9 experts chosen of 4",
     );
 }
 

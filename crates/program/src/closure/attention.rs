@@ -1,7 +1,7 @@
 //! Attention with grouped heads, and what it has in common with the other kinds: rotation and
 //! indexers.
 
-use super::checker::{Checker, Form, Size};
+use super::checker::{Checker, Form, Size, known};
 use crate::block::{Attention, IndexNorm, Indexer, QkNormScope, Rope, Span};
 
 /// Which mixer an indexer selects for.
@@ -32,7 +32,7 @@ impl Checker<'_> {
         if let Some(norm) = &a.qk_norm {
             let (qn, kn) = match norm.scope {
                 QkNormScope::Projection => (q, kv),
-                QkNormScope::Head => (Some(a.head_dim), Some(a.head_dim)),
+                QkNormScope::Head => (known(a.head_dim), known(a.head_dim)),
             };
             self.norm(place, &norm.query, qn);
             self.norm(place, &norm.key, kn);
@@ -56,15 +56,12 @@ impl Checker<'_> {
     fn attention_extras(&mut self, place: &str, a: &Attention, kv: Size) {
         let hidden = self.hidden();
         if let Some(sinks) = a.sinks {
-            self.vector(place, sinks, Some(a.heads));
+            self.vector(place, sinks, known(a.heads));
         }
         if let Some(bias) = &a.relative_bias {
             let extent = self.count(place, "extent of the relative bias", bias.extent);
             let rank = self.rows(place, bias.projection, Form::Small, extent);
-            let rows = match rank {
-                Some(rank) => self.product(place, &[("heads", a.heads), ("rank", rank)]),
-                None => None,
-            };
+            let rows = self.times(place, ("heads", a.heads), ("rank", rank));
             self.linear(place, &bias.query, rows, hidden);
         }
         if let Some(convolutions) = &a.convolutions {
@@ -119,7 +116,7 @@ impl Checker<'_> {
         of: IndexerPlace,
     ) {
         let hidden = self.hidden();
-        let (heads, width) = (Some(ix.heads), Some(ix.head_dim));
+        let (heads, width) = (known(ix.heads), known(ix.head_dim));
         let rows = self.product(place, &[("heads", ix.heads), ("head size", ix.head_dim)]);
         self.linear(place, &ix.query, rows, query_width);
         if let Some(norm) = &ix.query_norm {
@@ -137,15 +134,6 @@ impl Checker<'_> {
                 self.eps(place, *eps);
             }
         }
-        let own_keys = of != IndexerPlace::Compressed;
-        if ix.key.is_some() != own_keys || ix.key_norm.is_some() && !own_keys {
-            let message = if own_keys {
-                "the indexer has no keys"
-            } else {
-                "the indexer's keys come from the compressor"
-            };
-            self.geometry(place, message.to_owned());
-        }
         if let Some(weights) = &ix.head_weights {
             self.linear(place, weights, heads, hidden);
         }
@@ -153,22 +141,41 @@ impl Checker<'_> {
         if let Some(rope) = &ix.rope {
             self.rope(place, rope, ix.head_dim);
         }
-        self.choices(place, ix, of);
+        self.selection_kind(place, ix, of);
     }
 
-    /// How much an indexer keeps of what it scores.
-    fn choices(&mut self, place: &str, ix: &Indexer, of: IndexerPlace) {
-        let kept = self.count(place, "selected positions", ix.top_k);
-        let block = self.count(place, "block", ix.block);
-        let (Some(kept), Some(block)) = (kept, block) else {
-            return;
-        };
-        if of != IndexerPlace::Grouped && block != 1 {
-            let message = format!("blocks of {block}, but single positions are selected here");
-            self.geometry(place, message);
-        } else if kept < block {
-            let message = format!("{kept} selected positions are less than a block of {block}");
-            self.geometry(place, message);
+    /// Fields that only some of the selections have.
+    fn selection_kind(&mut self, place: &str, ix: &Indexer, of: IndexerPlace) {
+        self.count(place, "selected candidates", ix.top_k);
+        self.count(place, "block", ix.block);
+        let grouped = of == IndexerPlace::Grouped;
+        let own_keys = of != IndexerPlace::Compressed;
+        for (wrong, message) in [
+            (own_keys && ix.key.is_none(), "the indexer has no keys"),
+            (
+                !own_keys && (ix.key.is_some() || ix.key_norm.is_some()),
+                "the indexer's keys are the entries of its compressor",
+            ),
+            (
+                !own_keys && ix.rope.is_none(),
+                "entries rotate, and the indexer's queries do not",
+            ),
+            (
+                !grouped && ix.block > 1,
+                "blocks of tokens are selected by attention with grouped heads only",
+            ),
+            (
+                !grouped && ix.query_norm.is_some(),
+                "a norm of index queries belongs to selecting blocks",
+            ),
+            (
+                grouped && ix.head_weights.is_some(),
+                "index heads that select blocks have no weights",
+            ),
+        ] {
+            if wrong {
+                self.geometry(place, message.to_owned());
+            }
         }
     }
 }

@@ -10,6 +10,11 @@ use std::collections::HashSet;
 /// what depends on it is then claimed and not compared.
 pub(super) type Size = Option<usize>;
 
+/// A size that a product names too, where zero is reported.
+pub(super) fn known(size: usize) -> Size {
+    Some(size).filter(|&size| size > 0)
+}
+
 /// Largest count that sizes nothing in the operand table: windows, distances, numbers of selected
 /// positions. Sums and products of two of them cannot overflow.
 pub(super) const MAX_COUNT: usize = (1 << 31) - 1;
@@ -80,7 +85,7 @@ impl<'p> Checker<'p> {
 
     /// Width of one stream.
     pub(super) fn hidden(&self) -> Size {
-        Some(self.program.dims.hidden).filter(|&hidden| hidden > 0)
+        known(self.program.dims.hidden)
     }
 
     /// Reports operands that nothing has claimed.
@@ -158,7 +163,7 @@ impl<'p> Checker<'p> {
         let operand = self.claim(place, id, form)?;
         let cols = cols?;
         match operand.shape[..] {
-            [rows, found] if found == cols => Some(rows).filter(|&rows| rows > 0),
+            [rows, found] if found == cols => known(rows),
             _ => {
                 let rows = operand.shape.first().copied().unwrap_or(1);
                 self.shape(place, operand, vec![rows, cols]);
@@ -228,6 +233,11 @@ impl<'p> Checker<'p> {
             self.geometry(place, format!("{} overflows", names.join(" times ")));
         }
         result
+    }
+
+    /// The product of a size and one that may not be known.
+    pub(super) fn times(&mut self, place: &str, a: (&str, usize), b: (&str, Size)) -> Size {
+        self.product(place, &[a, (b.0, b.1?)])
     }
 
     /// The sum of two lengths.

@@ -1,7 +1,7 @@
 //! Attention over a window and compressed entries.
 
 use super::attention::IndexerPlace;
-use super::checker::{Checker, Form, Size};
+use super::checker::{Checker, Form, Size, known};
 use crate::block::{CompressedAttention, CompressedIndexer, Compressor};
 
 impl Checker<'_> {
@@ -18,7 +18,7 @@ impl Checker<'_> {
         self.norm(place, &a.key_value_norm, width);
         self.rope(place, &a.rope, a.head_dim);
         self.positive(place, "score scale", a.scale.into());
-        self.vector(place, a.sinks, Some(a.heads));
+        self.vector(place, a.sinks, known(a.heads));
         self.grouped_output(place, a, queries);
         if let Some(compressor) = &a.compressor {
             self.compressor(&format!("{place}.compressor"), compressor, a.head_dim);
@@ -60,7 +60,7 @@ impl Checker<'_> {
         self.expect(place, c.position, Form::Plain, &[ratio, channels]);
         self.linear(place, &c.value, channels, hidden);
         self.linear(place, &c.gate, channels, hidden);
-        self.norm(place, &c.norm, Some(width));
+        self.norm(place, &c.norm, known(width));
     }
 
     fn compressed_indexer(

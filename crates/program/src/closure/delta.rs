@@ -1,6 +1,6 @@
 //! Recurrent mixers: Kimi delta attention and the gated delta net.
 
-use super::checker::{Checker, Size};
+use super::checker::{Checker, Size, known};
 use crate::block::DeltaNet;
 
 impl Checker<'_> {
@@ -27,7 +27,7 @@ impl Checker<'_> {
             let message = "a decay floor belongs to decays by channel";
             self.geometry(place, message.to_owned());
         }
-        self.delta_net(place, d, Some(d.value_heads));
+        self.delta_net(place, d, known(d.value_heads));
     }
 
     fn delta_net(&mut self, place: &str, d: &DeltaNet, logits: Size) {
@@ -45,7 +45,7 @@ impl Checker<'_> {
             let message = format!("{values} value heads cannot share {keys} key heads");
             self.geometry(place, message);
         }
-        let heads = Some(d.value_heads);
+        let heads = known(d.value_heads);
         self.linear(place, &d.query, keys, hidden);
         self.linear(place, &d.key, keys, hidden);
         self.linear(place, &d.value, values, hidden);
@@ -58,7 +58,7 @@ impl Checker<'_> {
         self.vector(place, d.decay_bias, logits);
         self.linear(place, &d.beta, heads, hidden);
         self.linear(place, &d.gate, values, hidden);
-        self.norm(place, &d.norm, Some(d.value_dim));
+        self.norm(place, &d.norm, known(d.value_dim));
         self.linear(place, &d.output, hidden, values);
     }
 

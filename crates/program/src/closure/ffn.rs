@@ -1,7 +1,7 @@
 //! Feed-forward blocks: gated units, routers, experts.
 
-use super::checker::{Checker, Form, Size};
-use crate::block::{GatedActivation, GatedUnit, Routed, Router, WeightRule};
+use super::checker::{Checker, Form, Size, known};
+use crate::block::{GatedActivation, GatedUnit, Routed, Router, Scoring, WeightRule};
 
 impl Checker<'_> {
     /// One unit on the full width.
@@ -69,6 +69,10 @@ impl Checker<'_> {
                     let message = format!("{shared} shared experts take part, {there} are there");
                     self.geometry(place, message);
                 }
+                if router.scoring == Scoring::Softmax {
+                    let message = "shared experts cannot take part in a softmax over the others";
+                    self.geometry(place, message.to_owned());
+                }
                 r.shared.len()
             }
             WeightRule::Normalised { eps } => {
@@ -119,7 +123,7 @@ impl Checker<'_> {
         let Some(table) = router.hash_table else {
             return;
         };
-        let shape = [Some(self.program.dims.vocabulary), Some(top_k)];
+        let shape = [known(self.program.dims.vocabulary), known(top_k)];
         self.expect(place, table, Form::Table, &shape);
         self.needs_token_ids(place);
         if router.selection_bias.is_some() || router.groups.is_some() {

@@ -11,12 +11,12 @@ impl Checker<'_> {
         let nope = self.product(place, &[("unrotated channels", a.nope_dim)]);
         let value = self.product(place, &[("value channels", a.value_dim)]);
         let latent = self.product(place, &[("latent width", a.latent_dim)]);
-        let head = self.sum(place, nope, Some(a.rope_dim)).unwrap_or(0);
-        let up = self.sum(place, nope, value).unwrap_or(0);
+        let head = self.sum(place, nope, Some(a.rope_dim));
+        let up = self.sum(place, nope, value);
         let row = self.sum(place, latent, Some(a.rope_dim));
-        let queries = self.product(place, &[heads, ("head size", head)]);
-        let ups = self.product(place, &[heads, ("key and value channels", up)]);
-        let outputs = self.product(place, &[heads, ("value channels", a.value_dim)]);
+        let queries = self.times(place, heads, ("head size", head));
+        let ups = self.times(place, heads, ("key and value channels", up));
+        let outputs = self.times(place, heads, ("value channels", value));
 
         let rank = self.linear_rows(place, &a.query_down, hidden);
         self.norm(place, &a.query_norm, rank);

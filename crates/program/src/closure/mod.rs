@@ -22,7 +22,7 @@ pub use sources::TensorInfo;
 use crate::block::{Block, Ffn, Layer, Mixer};
 use crate::program::{PROGRAM_VERSION, Program};
 use crate::state;
-use checker::{Checker, Form};
+use checker::{Checker, Form, known};
 
 /// Largest state of a conversation, in bytes for each token and in bytes whatever its length: far
 /// beyond any memory, and so small that sums of such numbers cannot overflow.
@@ -71,7 +71,7 @@ impl Checker<'_> {
 
     fn entry(&mut self) {
         let entry = &self.program.entry;
-        let (vocabulary, hidden) = (Some(self.program.dims.vocabulary), self.hidden());
+        let (vocabulary, hidden) = (known(self.program.dims.vocabulary), self.hidden());
         self.expect(
             "entry",
             entry.embedding,
@@ -94,8 +94,13 @@ impl Checker<'_> {
         if let Some(norm) = &exit.norm {
             self.norm("exit.norm", norm, hidden);
         }
-        self.expect("exit", exit.head, Form::Matrix, &[Some(vocabulary), hidden]);
-        if exit.logits == 0 || exit.logits > vocabulary {
+        self.expect(
+            "exit",
+            exit.head,
+            Form::Matrix,
+            &[known(vocabulary), hidden],
+        );
+        if exit.logits == 0 || exit.logits > vocabulary && vocabulary > 0 {
             self.geometry(
                 "exit",
                 format!("{} logits of {vocabulary} rows", exit.logits),

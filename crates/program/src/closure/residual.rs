@@ -156,8 +156,8 @@ impl Checker<'_> {
 
     fn hyper_map(&mut self, place: &str, map: &HyperMap, streams: usize) {
         let width = self.width(place, Some(streams));
-        let maps = self.sum(place, Some(2), Some(streams)).unwrap_or(0);
-        let rows = self.product(place, &[("maps", maps), ("streams", streams)]);
+        let maps = self.sum(place, Some(2), Some(streams));
+        let rows = self.times(place, ("streams", streams), ("maps", maps));
         self.expect(place, map.function, Form::Matrix, &[rows, width]);
         self.vector(place, map.base, rows);
         self.vector(place, map.scale, Some(3));
