@@ -287,6 +287,8 @@ pub(crate) struct RopeKeys {
     pub(crate) theta: f64,
     /// Share of the channels that rotate, where the configuration says.
     pub(crate) partial: Option<f64>,
+    /// Whether the share could not be used; there is a defect then.
+    pub(crate) partial_rejected: bool,
 }
 
 /// Reads the rope keys, which stand at the top level or in `rope_parameters` as newer exporters
@@ -311,13 +313,21 @@ pub(crate) fn read_rope(c: &mut ConfigReader<'_>, inert: &[&str]) -> RopeKeys {
     if let Ok(None) = theta {
         theta = c.positive("rope_theta").map(Some);
     }
-    let partial = partial.unwrap_or(None);
-    if partial.is_some_and(|share| share > 1.0) {
-        let _ = c.reject("partial_rotary_factor", "is more than 1");
+    if let Ok(Some(share)) = partial
+        && share > 1.0
+    {
+        partial = Err(c.reject("partial_rotary_factor", "is more than 1"));
+    }
+    if let Ok(Some(base)) = theta
+        && base <= 1.0
+    {
+        let message = format!("is {base}, but the base of the frequencies is above 1");
+        theta = Err(c.reject("rope_theta", message));
     }
     RopeKeys {
-        theta: theta.unwrap_or(None).unwrap_or(1.0),
-        partial: partial.filter(|&share| share <= 1.0),
+        theta: theta.unwrap_or(None).unwrap_or(10_000.0),
+        partial: partial.unwrap_or(None),
+        partial_rejected: partial.is_err(),
     }
 }
 

@@ -99,7 +99,7 @@ impl Config {
         let mut text = text.ok_or_else(|| c.reject("text_config", "is missing"))?;
         text.ignore_inert();
         text.ignore(INERT);
-        let drafts = drafts.and_then(|n| either(&mut text, "num_mtp_layers", n));
+        let drafts = either(&mut text, "num_mtp_layers", drafts);
         let config = Config::read_text(&mut text);
         let config = config.and_then(|config| config.check_size(&mut text, sources));
         c.absorb(text);
@@ -137,7 +137,7 @@ impl Config {
         let route_scale = c.positive("route_scale").unwrap_or(1.0) as f32;
         let width_multiplier = c.positive("logits_mup_width_multiplier").unwrap_or(1.0);
         refuse_other_models(c);
-        let layers = depth.and_then(|depth| read_kinds(c, depth));
+        let layers = read_kinds(c, depth);
         let (dense_width, expert_width) = widths?;
         let (vocabulary, logits) = (vocabulary?, logits?);
         let config = Config {
@@ -296,11 +296,17 @@ fn read_scaling(c: &mut ConfigReader<'_>) -> Result<Option<(f64, f64)>, Rejected
 }
 
 /// What each layer is made of: lists of local and of dense layers, or the type of every layer.
-fn read_kinds(c: &mut ConfigReader<'_>, depth: usize) -> Result<Vec<Kind>, Rejected> {
-    let ids = c.optional_wholes("local_layer_ids", depth - 1, depth);
+fn read_kinds(
+    c: &mut ConfigReader<'_>,
+    depth: Result<usize, Rejected>,
+) -> Result<Vec<Kind>, Rejected> {
+    // Where the depth is a defect of its own, any number of layers will do.
+    let most = depth.unwrap_or(MAX_LAYERS);
+    let ids = c.optional_wholes("local_layer_ids", most - 1, most);
     let local = read_types(c, "layer_types", ["hybrid_sliding", "hybrid"], depth);
-    let first_sparse = c.optional_whole("dense_mlp_idx", depth);
+    let first_sparse = c.optional_whole("dense_mlp_idx", most);
     let dense = read_types(c, "mlp_layer_types", ["dense", "sparse"], depth);
+    let depth = depth?;
     let ids = ids?.map(|ids| (0..depth).map(|i| ids.contains(&i)).collect());
     let local = settle(c, ["local_layer_ids", "layer_types"], ids, local?);
     let leading = first_sparse?.map(|n| (0..depth).map(|i| i < n).collect());
@@ -314,11 +320,12 @@ fn read_types(
     c: &mut ConfigReader<'_>,
     key: &str,
     types: [&str; 2],
-    depth: usize,
+    depth: Result<usize, Rejected>,
 ) -> Result<Option<Vec<bool>>, Rejected> {
     let Some(found) = c.optional_texts(key, MAX_LAYERS)? else {
         return Ok(None);
     };
+    let depth = depth?;
     if found.len() != depth {
         let message = format!(
             "has {} layers, but num_hidden_layers is {depth}",
@@ -368,9 +375,10 @@ fn read_drafts(c: &mut ConfigReader<'_>) -> Result<Option<usize>, Rejected> {
 fn either(
     c: &mut ConfigReader<'_>,
     key: &str,
-    published: Option<usize>,
+    published: Result<Option<usize>, Rejected>,
 ) -> Result<Option<usize>, Rejected> {
-    match (published, c.optional_whole(key, MAX_LAYERS)?) {
+    let found = c.optional_whole(key, MAX_LAYERS);
+    match (published?, found?) {
         (Some(a), Some(b)) if a != b => Err(c.reject(
             key,
             format!("is {b}, but mtp_config.num_nextn_predict_layers is {a}"),

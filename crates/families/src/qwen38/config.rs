@@ -109,16 +109,17 @@ impl Config {
         c: &mut ConfigReader<'_>,
         sources: &Sources<'_>,
     ) -> Result<Config, Rejected> {
-        let Some(mut text) = c.object("text_config")? else {
-            let codes = Codes::read(c);
+        let codes = Codes::read(c);
+        let text = c.object("text_config");
+        if let Ok(None) = text {
             let mut config = Config::read_text(c)?;
             config.check_size(c, sources)?;
             config.codes = codes?;
             return Ok(config);
-        };
+        }
         c.ignore(INERT_OUTSIDE);
-        let codes = Codes::read(c);
         let tied = c.optional_flag("tie_word_embeddings");
+        let mut text = text?.ok_or(Rejected)?;
         text.ignore_inert();
         text.require_if_present("model_type", &json!("qwen4_exp_text"));
         let config = Config::read_text(&mut text).and_then(|config| {
@@ -143,7 +144,7 @@ impl Config {
         c.ignore(INERT);
         let hidden = c.count("hidden_size", MAX_WIDTH);
         let depth = c.count("num_hidden_layers", MAX_LAYERS);
-        let recurrent = depth.and_then(|depth| read_kinds(c, depth));
+        let recurrent = read_kinds(c, depth);
         let attention = read_attention(c);
         let index = read_index(c);
         let delta = read_delta(c);
@@ -227,7 +228,10 @@ fn refuse_other_models(c: &mut ConfigReader<'_>) {
 }
 
 /// For each layer whether it is a delta net: a list, or every so many layers one that is not.
-fn read_kinds(c: &mut ConfigReader<'_>, depth: usize) -> Result<Vec<bool>, Rejected> {
+fn read_kinds(
+    c: &mut ConfigReader<'_>,
+    depth: Result<usize, Rejected>,
+) -> Result<Vec<bool>, Rejected> {
     const RECURRENT: &str = "linear_attention";
     const SELECTING: [&str; 3] = [
         "full_attention",
@@ -235,11 +239,11 @@ fn read_kinds(c: &mut ConfigReader<'_>, depth: usize) -> Result<Vec<bool>, Rejec
         "indexed_attention",
     ];
     let interval = c.optional_count("full_attention_interval", MAX_LAYERS);
-    let Some(found) = c.optional_texts("layer_types", MAX_LAYERS)? else {
-        let interval = interval?.unwrap_or(4);
+    let found = c.optional_texts("layer_types", MAX_LAYERS);
+    let (depth, interval) = (depth?, interval?.unwrap_or(4));
+    let Some(found) = found? else {
         return Ok((1..=depth).map(|n| !n.is_multiple_of(interval)).collect());
     };
-    interval?;
     if found.len() != depth {
         let message = format!(
             "has {} layers, but num_hidden_layers is {depth}",
@@ -263,6 +267,9 @@ fn read_attention(c: &mut ConfigReader<'_>) -> Result<GatedHeads, Rejected> {
     let kv_heads = c.count("num_key_value_heads", MAX_HEADS);
     let head_dim = c.count("head_dim", MAX_WIDTH);
     let rope = read_rope(c, INERT_ROPE);
+    if rope.partial_rejected {
+        return Err(Rejected);
+    }
     let (heads, kv_heads, head_dim) = (heads?, kv_heads?, head_dim?);
     if !heads.is_multiple_of(kv_heads) {
         let message = format!("{heads} query heads cannot share {kv_heads} key heads");
@@ -358,11 +365,12 @@ fn read_mixture(c: &mut ConfigReader<'_>) -> Result<Mixture, Rejected> {
 
 /// Layers of the draft head.
 fn read_drafts(c: &mut ConfigReader<'_>) -> Result<Option<usize>, Rejected> {
+    let count = c.optional_whole("mtp_num_hidden_layers", MAX_LAYERS);
     if let Some(mut draft) = c.object("mtp")? {
         draft.ignore(DRAFT);
         c.absorb(draft);
     }
-    c.optional_whole("mtp_num_hidden_layers", MAX_LAYERS)
+    count
 }
 
 /// The n-gram embeddings; `sizes` are the hidden size, the number of layers and the vocabulary.
