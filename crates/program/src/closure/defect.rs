@@ -112,14 +112,6 @@ pub enum Defect {
         /// What contradicts what.
         message: String,
     },
-    /// A block this version has no rules for.
-    #[error("{place}: this version of Lamella cannot run {what}")]
-    UnsupportedBlock {
-        /// Which block.
-        place: String,
-        /// What it is.
-        what: String,
-    },
     /// A program written by a newer version.
     #[error(
         "program version {found} is newer than {PROGRAM_VERSION}, the newest this Lamella reads"
