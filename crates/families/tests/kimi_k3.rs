@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod checkpoint;
+mod common;
+mod damage;
 
-use checkpoint::{
-    bytes, defects, each_damaged_tensor_is_its_defect, each_extra_tensor_is_its_defect,
-    each_needed_key_is_missed, each_unknown_key_is_its_defect, each_value_is_its_defect, fixture,
-    lower_with_changed_bytes, one_defect, program, slice, tensor, with, without,
+use common::{
+    check_bad_values, check_extra_tensors, defects, fixture, one_defect, program, tensor, with,
+    without,
+};
+use damage::{
+    bytes, check_needed_keys, check_tensors, check_unknown_keys, lower_with_changed_bytes, slice,
 };
 use lamella_program::block::{
     Activation, DeltaNet, Ffn, GatedActivation, LatentAttention, Mixer, Residual, Routed, Scoring,
@@ -41,12 +44,12 @@ fn released() -> Value {
         ("num_experts_per_token", json!(16)),
         ("moe_intermediate_size", json!(3072)),
         ("routed_expert_hidden_size", json!(3584)),
-        ("linear_attn_config/kda_layers", json!(delta)),
-        ("linear_attn_config/full_attn_layers", json!(full)),
-        ("linear_attn_config/num_heads", json!(96)),
-        ("linear_attn_config/head_dim", json!(128)),
+        ("linear_attn_config.kda_layers", json!(delta)),
+        ("linear_attn_config.full_attn_layers", json!(full)),
+        ("linear_attn_config.num_heads", json!(96)),
+        ("linear_attn_config.head_dim", json!(128)),
     ] {
-        config = with(config, &format!("/text_config/{key}"), value);
+        config = with(&config, &format!("text_config.{key}"), value);
     }
     config
 }
@@ -58,7 +61,7 @@ fn released_tensors() -> Vec<TensorInfo> {
         tensor("mm_projector.proj.0.weight", "BF16", &[7168, 4096]),
     ];
     let mut add = |name: &str, dtype: &str, shape: &[usize]| {
-        table.push(tensor(&format!("language_model.{name}"), dtype, shape));
+        table.push(tensor(format!("language_model.{name}"), dtype, shape));
     };
     let h = 7168;
     add("model.embed_tokens.weight", "BF16", &[163_840, h]);
@@ -168,7 +171,10 @@ fn routed(p: &Program, layer: usize) -> &Routed {
 }
 
 fn seals(p: &Program) -> Vec<usize> {
-    let seals = |i: &usize| matches!(p.layers[*i].residual, Residual::AttentionResidual { seals, .. } if seals);
+    let seals = |index: &usize| match p.layers[*index].residual {
+        Residual::AttentionResidual { seals, .. } => seals,
+        _ => false,
+    };
     (0..p.layers.len()).filter(seals).collect()
 }
 
@@ -355,7 +361,7 @@ fn a_language_model_alone_has_no_prefix() {
     let part = slice(&p, r.unit.down, 2);
     let source = "model.layers.1.block_sparse_moe.experts.2.w2.weight";
     assert_eq!((part.tensor.as_str(), part.coding), (source, None));
-    each_damaged_tensor_is_its_defect(&config, &table, |_| true);
+    check_tensors(&config, &table, |_| true);
 }
 
 #[test]
@@ -366,13 +372,13 @@ fn every_damaged_tensor_is_exactly_its_defect() {
         name.starts_with("language_model.")
             && (!name.contains(".experts.") || name.contains("layers.1."))
     };
-    each_damaged_tensor_is_its_defect(&config, &table, used);
+    check_tensors(&config, &table, used);
 }
 
 #[test]
 fn every_extra_tensor_is_exactly_its_defect() {
     let (config, table) = fixture("kimi_k3-101");
-    each_extra_tensor_is_its_defect(
+    check_extra_tensors(
         &config,
         &table,
         &[
@@ -391,19 +397,19 @@ fn every_extra_tensor_is_exactly_its_defect() {
     );
     let (config, table) = fixture("kimi_k3-bf16-303");
     let names = ["vision_tower.norm.weight", "language_model.lm_head.weight"];
-    each_extra_tensor_is_its_defect(&config, &table, &names);
+    check_extra_tensors(&config, &table, &names);
 }
 
 #[test]
 fn values_that_cannot_be_used_are_named() {
     let (config, table) = fixture("kimi_k3-101");
-    let text = |key: &str, value: Value| (format!("/text_config/{key}"), value);
-    let linear = |key: &str, value: Value| text(&format!("linear_attn_config/{key}"), value);
-    let quantised = |key: &str, value: Value| text(&format!("quantization_config/{key}"), value);
-    let weights = "config_groups/group_0/weights";
+    let text = |key: &str, value: Value| (format!("text_config.{key}"), value);
+    let linear = |key: &str, value: Value| text(&format!("linear_attn_config.{key}"), value);
+    let quantised = |key: &str, value: Value| text(&format!("quantization_config.{key}"), value);
+    let weights = "config_groups.group_0.weights";
     let bad = [
-        ("/tie_word_embeddings".to_owned(), json!(true)),
-        ("/text_config".to_owned(), json!([])),
+        ("tie_word_embeddings".to_owned(), json!(true)),
+        ("text_config".to_owned(), json!([])),
         text("model_type", json!("kimi_k2")),
         text("hidden_act", json!("silu")),
         text("hidden_size", json!(0)),
@@ -452,16 +458,16 @@ fn values_that_cannot_be_used_are_named() {
         quantised("quant_method", json!("gptq")),
         quantised("format", json!("nvfp4-pack-quantized")),
         quantised("kv_cache_scheme", json!({"num_bits": 8})),
-        quantised(&format!("{weights}/num_bits"), json!(8)),
-        quantised(&format!("{weights}/group_size"), json!(16)),
-        quantised(&format!("{weights}/symmetric"), json!(false)),
+        quantised(&format!("{weights}.num_bits"), json!(8)),
+        quantised(&format!("{weights}.group_size"), json!(16)),
+        quantised(&format!("{weights}.symmetric"), json!(false)),
         quantised(
-            "config_groups/group_0/input_activations",
+            "config_groups.group_0.input_activations",
             json!({"num_bits": 8}),
         ),
     ];
     let bad: Vec<(&str, Value)> = bad.iter().map(|(p, v)| (p.as_str(), v.clone())).collect();
-    each_value_is_its_defect(&config, &table, &bad);
+    check_bad_values(&config, &table, &bad);
 }
 
 #[test]
@@ -469,14 +475,14 @@ fn keys_are_needed_known_or_defects() {
     let (config, table) = fixture("kimi_k3-101");
     let objects = [
         "",
-        "/text_config",
-        "/text_config/linear_attn_config",
-        "/text_config/quantization_config",
-        "/text_config/quantization_config/config_groups",
-        "/text_config/quantization_config/config_groups/group_0",
-        "/text_config/quantization_config/config_groups/group_0/weights",
+        "text_config",
+        "text_config.linear_attn_config",
+        "text_config.quantization_config",
+        "text_config.quantization_config.config_groups",
+        "text_config.quantization_config.config_groups.group_0",
+        "text_config.quantization_config.config_groups.group_0.weights",
     ];
-    each_unknown_key_is_its_defect(&config, &table, &objects);
+    check_unknown_keys(&config, &table, &objects);
     let needed: Vec<String> = "hidden_size num_hidden_layers vocab_size max_position_embeddings \
         attn_res_block_size first_k_dense_replace intermediate_size rms_norm_eps hidden_act \
         activation_situ_beta activation_situ_linear_beta num_attention_heads q_lora_rank \
@@ -484,16 +490,16 @@ fn keys_are_needed_known_or_defects() {
         mla_use_output_gate moe_layer_freq moe_router_activation_func moe_renormalize \
         num_experts num_experts_per_token moe_intermediate_size routed_expert_hidden_size \
         latent_moe_use_norm routed_scaling_factor model_type linear_attn_config \
-        linear_attn_config/kda_layers linear_attn_config/full_attn_layers \
-        linear_attn_config/num_heads linear_attn_config/head_dim \
-        linear_attn_config/short_conv_kernel_size linear_attn_config/gate_lower_bound \
-        linear_attn_config/use_full_rank_gate"
+        linear_attn_config.kda_layers linear_attn_config.full_attn_layers \
+        linear_attn_config.num_heads linear_attn_config.head_dim \
+        linear_attn_config.short_conv_kernel_size linear_attn_config.gate_lower_bound \
+        linear_attn_config.use_full_rank_gate"
         .split_whitespace()
-        .map(|key| format!("/text_config/{key}"))
-        .chain(["/text_config".to_owned()])
+        .map(|key| format!("text_config.{key}"))
+        .chain(["text_config".to_owned()])
         .collect();
     let needed: Vec<&str> = needed.iter().map(String::as_str).collect();
-    each_needed_key_is_missed(&config, &table, &needed);
+    check_needed_keys(&config, &table, &needed);
     // What older exporters write beside it changes nothing.
     let plain = program(&config, &table);
     for (key, value) in [
@@ -504,27 +510,21 @@ fn keys_are_needed_known_or_defects() {
         ("rope_theta", json!(10000.0)),
         ("id2label", json!({})),
     ] {
-        let more = with(config.clone(), &format!("/text_config/{key}"), value);
+        let more = with(&config, &format!("text_config.{key}"), value);
         assert_eq!(program(&more, &table), plain);
     }
-    let bare = without(config, "/text_config/quantization_config");
+    let bare = without(&config, "text_config.quantization_config");
     assert_eq!(program(&bare, &table), plain);
 }
 
 #[test]
 fn options_reach_the_program() {
     let (config, table) = fixture("kimi_k3-bf16-303");
-    let raw = program(
-        &with(config.clone(), "/moe_renormalize", json!(false)),
-        &table,
-    );
+    let raw = program(&with(&config, "moe_renormalize", json!(false)), &table);
     assert_eq!(routed(&raw, 1).router.weights, WeightRule::Raw);
-    let one = program(
-        &with(config.clone(), "/num_experts_per_token", json!(1)),
-        &table,
-    );
+    let one = program(&with(&config, "num_experts_per_token", json!(1)), &table);
     assert_eq!(routed(&one, 1).router.weights, WeightRule::Raw);
-    let open = with(config.clone(), "/mla_use_output_gate", json!(false));
+    let open = with(&config, "mla_use_output_gate", json!(false));
     let gates: Vec<_> = defects(&open, &table);
     assert!(matches!(
         &gates[..],
@@ -540,7 +540,7 @@ fn options_reach_the_program() {
             .output_gate
             .is_none()
     );
-    let alone = with(config, "/num_shared_experts", json!(0));
+    let alone = with(&config, "num_shared_experts", json!(0));
     let no_shared: Vec<TensorInfo> = table
         .into_iter()
         .filter(|t| !t.name.contains("shared_experts"))
@@ -552,7 +552,7 @@ fn options_reach_the_program() {
 fn hostile_sizes_are_one_defect() {
     let (config, table) = fixture("kimi_k3-101");
     for experts in [4096, 2000] {
-        let config = with(config.clone(), "/text_config/num_experts", json!(experts));
+        let config = with(&config, "text_config.num_experts", json!(experts));
         let text = one_defect(&config, &table);
         assert!(
             text.contains(&format!("the checkpoint has {}", table.len())),

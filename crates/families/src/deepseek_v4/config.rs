@@ -14,7 +14,7 @@ use serde_json::json;
 /// Most streams that are believed.
 const MAX_STREAMS: usize = 64;
 /// Most Sinkhorn passes that are believed.
-const MAX_PASSES: usize = 1 << 10;
+const MAX_PASSES: usize = 1000;
 /// Most draft heads that are believed.
 pub(super) const MAX_DRAFTS: usize = 8;
 

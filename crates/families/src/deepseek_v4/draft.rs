@@ -50,8 +50,8 @@ pub(super) fn heads(sources: &Sources<'_>, config: &Config) -> Vec<UnusedCompone
     let experts = config.experts.count;
     let belongs = |name: &str| {
         numbered(name, "mtp.").is_some_and(|(head, end)| {
-            head < config.drafts && (PLAIN.contains(&end) || COPIES.contains(&end))
-                || head < config.drafts && is_matrix(end, experts)
+            let plain = PLAIN.contains(&end) || COPIES.contains(&end);
+            head < config.drafts && (plain || is_matrix(end, experts))
         })
     };
     let name = "draft head (multi-token prediction)";

@@ -116,11 +116,19 @@ fn read_yarn(c: &mut ConfigReader<'_>, kind: &str) -> Result<Yarn, Rejected> {
     if attention?.is_some_and(|factor| factor != 1.0) {
         return Err(c.reject("attention_factor", "is not 1, the only factor there is"));
     }
+    let (factor, beta_fast, beta_slow) = (factor?, beta_fast?, beta_slow?);
+    if factor < 1.0 {
+        return Err(c.reject("factor", format!("is {factor}, but contexts only grow")));
+    }
+    if beta_fast <= beta_slow {
+        let message = format!("is {beta_fast}, not above beta_slow, which is {beta_slow}");
+        return Err(c.reject("beta_fast", message));
+    }
     Ok(Yarn {
-        factor: factor?,
+        factor,
         original_context: original_context?,
-        beta_fast: beta_fast?,
-        beta_slow: beta_slow?,
+        beta_fast,
+        beta_slow,
     })
 }
 
@@ -132,13 +140,18 @@ fn agreed(
     top: Option<f64>,
     nested: Option<f64>,
 ) -> Result<f64, Rejected> {
-    match (top, nested) {
+    let theta = match (top, nested) {
         (Some(a), Some(b)) if a != b => {
-            Err(c.reject(key, format!("is {a}, but rope_parameters.{other} is {b}")))
+            return Err(c.reject(key, format!("is {a}, but rope_parameters.{other} is {b}")));
         }
-        (Some(theta), _) | (None, Some(theta)) => Ok(theta),
-        (None, None) => c.positive(key),
+        (Some(theta), _) | (None, Some(theta)) => theta,
+        (None, None) => c.positive(key)?,
+    };
+    if theta <= 1.0 {
+        let message = format!("is {theta}, but the base of the frequencies is above 1");
+        return Err(c.reject(key, message));
     }
+    Ok(theta)
 }
 
 /// Channels that rotate, as a number or as a share of the head.

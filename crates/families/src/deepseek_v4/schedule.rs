@@ -39,16 +39,23 @@ pub(super) fn read_schedule(
     let rates = read_rates(c);
     let hashed = c.optional_whole("num_hash_layers", longest);
     let kinds = c.optional_texts("mlp_layer_types", longest);
+    let rates = rates?;
     let (layers, drafts) = (layers?, drafts?);
     let published = match ratios? {
         Some(ratios) => Some(by_ratios(c, ratios, layers, drafts)?),
         None => None,
     };
     let saved = match types? {
-        Some(types) => Some(by_types(c, &types, rates?, layers)?),
+        Some(types) => Some(by_types(c, &types, rates, layers)?),
         None => None,
     };
     let compression = agreed(c, published, saved, ["compress_ratios", "layer_types"])?;
+    if let Some([_, rate]) = rates {
+        let other = |kind: &_| matches!(kind, Compression::Plain(ratio) if *ratio != rate);
+        if compression.iter().any(other) {
+            return Err(c.reject("compress_rates", "contradicts compress_ratios"));
+        }
+    }
     let published = hashed?.map(|n| (0..layers).map(|index| index < n).collect());
     let saved = match kinds? {
         Some(kinds) => Some(by_kinds(c, &kinds, layers)?),

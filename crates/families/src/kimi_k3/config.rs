@@ -146,7 +146,7 @@ impl Config {
         let vocabulary = c.count("vocab_size", MAX_VOCABULARY);
         let context = c.count("max_position_embeddings", MAX_CONTEXT);
         let seal_every = c.count("attn_res_block_size", MAX_LAYERS);
-        let dense_layers = c.optional_whole("first_k_dense_replace", MAX_LAYERS);
+        let dense_layers = read_dense_layers(c, layers.unwrap_or(MAX_LAYERS));
         let dense_width = c.count("intermediate_size", MAX_WIDTH);
         // Values that shape no tensor: a bad one is a defect, and the tensors are checked all the
         // same with a stand-in that no program ever carries.
@@ -161,14 +161,6 @@ impl Config {
         read_quantisation(c);
         let layers = layers?;
         let (delta_layers, delta) = linear?;
-        let dense_layers = match dense_layers? {
-            Some(n) if n <= layers => n,
-            Some(n) => {
-                let message = format!("is {n}, but there are {layers} layers");
-                return Err(c.reject("first_k_dense_replace", message));
-            }
-            None => return Err(c.reject("first_k_dense_replace", "is missing")),
-        };
         let config = Config {
             hidden: hidden?,
             vocabulary: vocabulary?,
@@ -178,7 +170,7 @@ impl Config {
             delta_layers,
             delta,
             latent: latent?,
-            dense_layers,
+            dense_layers: dense_layers?,
             dense_width: dense_width?,
             experts: experts?,
             activation,
@@ -186,6 +178,13 @@ impl Config {
         check_size(c, sources, layers, 18, config.experts.count)?;
         Ok(config)
     }
+}
+
+/// How many layers have no experts, which may be none or all.
+fn read_dense_layers(c: &mut ConfigReader<'_>, layers: usize) -> Result<usize, Rejected> {
+    let key = "first_k_dense_replace";
+    let count = c.optional_whole(key, layers)?;
+    count.ok_or_else(|| c.reject(key, "is missing, and this family needs it"))
 }
 
 /// Keys of which one value is expressed.

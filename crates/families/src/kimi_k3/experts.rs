@@ -103,10 +103,12 @@ impl Lowering<'_> {
             || sources.has(&format!("{tensor}.experts.0.w2.{PACKED}"));
         let source = |expert: usize, matrix: &str| {
             let base = format!("{tensor}.experts.{expert}.{matrix}");
-            let plain = format!("{base}.weight");
             let packed = format!("{base}.{PACKED}");
-            let in_codes = sources.has(&packed) || sources.has(&format!("{base}.{SCALE}"));
-            match in_codes || packed_layer && !sources.has(&plain) {
+            if sources.has(&packed) || sources.has(&format!("{base}.{SCALE}")) {
+                return packed;
+            }
+            let plain = format!("{base}.weight");
+            match packed_layer && !sources.has(&plain) {
                 true => packed,
                 false => plain,
             }

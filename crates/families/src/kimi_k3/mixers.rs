@@ -1,8 +1,8 @@
 //! The two kinds of sequence mixing.
 
 use super::Lowering;
-use lamella_program::Role;
 use lamella_program::block::{Activation, DeltaNet, LatentAttention, ShortConvolution};
+use lamella_program::{Role, Slice};
 
 /// Eps of the two norms of latent attention: the published code builds them with its default and
 /// not with the configured one.
@@ -17,12 +17,14 @@ impl Lowering<'_> {
         let prefix = format!("{}{tensor}.self_attn", self.prefix);
         let convolutions = [("query", "q"), ("key", "k"), ("value", "v")].map(|(end, source)| {
             let shape = [channels, 1, d.taps];
+            let kernel = Slice::whole(format!("{prefix}.{source}_conv1d.weight"), &shape);
+            let name = format!("{name}.delta.{end}_convolution");
+            let parts = vec![vec![kernel]];
             ShortConvolution {
-                weight: self.table.operands.kernel(
-                    &format!("{name}.delta.{end}_convolution"),
-                    format!("{prefix}.{source}_conv1d.weight"),
-                    &shape,
-                ),
+                weight: self
+                    .table
+                    .operands
+                    .parts(&name, Role::Kernel, &shape, parts),
                 taps: d.taps,
                 dilation: 1,
                 residual: false,
@@ -126,18 +128,5 @@ impl Lowering<'_> {
             output_gate,
             selection: None,
         }
-    }
-}
-
-impl crate::operands::Operands {
-    /// A small kernel of any shape that is a whole tensor.
-    fn kernel(
-        &mut self,
-        name: &str,
-        tensor: String,
-        shape: &[usize],
-    ) -> lamella_program::OperandId {
-        let parts = vec![vec![lamella_program::Slice::whole(tensor, shape)]];
-        self.parts(name, Role::Kernel, shape, parts)
     }
 }
