@@ -29,6 +29,7 @@ impl Ymm2 {
     reason = "one contract for all, stated above"
 )]
 impl Lanes for Ymm2 {
+    const MANY: bool = false;
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         unsafe { Ymm2(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
@@ -160,6 +161,43 @@ impl Lanes for Ymm2 {
             let packed = _mm256_permutevar8x32_epi32(quads, order);
             _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(packed));
         }
+    }
+    #[inline(always)]
+    unsafe fn sums(v: &[Self; 16]) -> Self {
+        unsafe {
+            let mut eights = [_mm256_setzero_ps(); 16];
+            for (eight, v) in eights.iter_mut().zip(v) {
+                *eight = _mm256_add_ps(v.0, v.1);
+            }
+            let (first, second) = eights.split_at(8);
+            Ymm2(sums8(first), sums8(second))
+        }
+    }
+}
+
+/// The sums of eight registers by the tree of [`Lanes::sum`]: two registers at a time become one
+/// that holds the sums of the halves of both.
+#[inline(always)]
+unsafe fn sums8(v: &[__m256]) -> __m256 {
+    // SAFETY: the instruction set is the caller's promise.
+    unsafe {
+        let mut fours = [_mm256_setzero_ps(); 4];
+        for i in 0..4 {
+            let (a, b) = (v[i], v[i + 4]);
+            let low = _mm256_permute2f128_ps::<0x20>(a, b);
+            fours[i] = _mm256_add_ps(low, _mm256_permute2f128_ps::<0x31>(a, b));
+        }
+        let mut pairs = [_mm256_setzero_ps(); 2];
+        for i in 0..2 {
+            let (a, b) = (fours[i], fours[i + 2]);
+            let low = _mm256_shuffle_ps::<0b01_00_01_00>(a, b);
+            pairs[i] = _mm256_add_ps(low, _mm256_shuffle_ps::<0b11_10_11_10>(a, b));
+        }
+        let [a, b] = pairs;
+        let even = _mm256_shuffle_ps::<0b10_00_10_00>(a, b);
+        let sums = _mm256_add_ps(even, _mm256_shuffle_ps::<0b11_01_11_01>(a, b));
+        // Each half is now in the order 0, 2, 1, 3.
+        _mm256_permute_ps::<0b11_01_10_00>(sums)
     }
 }
 

@@ -26,6 +26,7 @@ impl Zmm {
     reason = "one contract for all, stated above"
 )]
 impl Lanes for Zmm {
+    const MANY: bool = true;
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         unsafe { Zmm(_mm512_set1_ps(x)) }
@@ -126,6 +127,36 @@ impl Lanes for Zmm {
     unsafe fn store_codes(self, p: *mut i8) {
         unsafe {
             _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(_mm512_castps_si512(self.0)));
+        }
+    }
+    #[inline(always)]
+    unsafe fn sums(v: &[Self; 16]) -> Self {
+        unsafe {
+            // Two registers at a time become one that holds the sums of the halves of both.
+            let mut eights = [_mm512_setzero_ps(); 8];
+            for i in 0..8 {
+                let (a, b) = (v[i].0, v[i + 8].0);
+                let low = _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b);
+                eights[i] = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b));
+            }
+            let mut fours = [_mm512_setzero_ps(); 4];
+            for i in 0..4 {
+                let (a, b) = (eights[i], eights[i + 4]);
+                let low = _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b);
+                fours[i] = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b));
+            }
+            let mut pairs = [_mm512_setzero_ps(); 2];
+            for i in 0..2 {
+                let (a, b) = (fours[i], fours[i + 2]);
+                let low = _mm512_shuffle_ps::<0b01_00_01_00>(a, b);
+                pairs[i] = _mm512_add_ps(low, _mm512_shuffle_ps::<0b11_10_11_10>(a, b));
+            }
+            let [a, b] = pairs;
+            let even = _mm512_shuffle_ps::<0b10_00_10_00>(a, b);
+            let sums = _mm512_add_ps(even, _mm512_shuffle_ps::<0b11_01_11_01>(a, b));
+            // Quarters are now in the order 0, 8, 4, 12, each of them 0, 2, 1, 3.
+            let order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+            Zmm(_mm512_permutexvar_ps(order, sums))
         }
     }
     #[inline(always)]

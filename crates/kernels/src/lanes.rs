@@ -25,6 +25,8 @@ pub(crate) const SQRT_HALF_BITS: i32 = 0x3f35_04f3;
     reason = "the trait's section covers all methods"
 )]
 pub(crate) trait Lanes: Copy {
+    /// Whether there are registers for 16 accumulators and more; else for half as many at best.
+    const MANY: bool;
     unsafe fn splat(x: f32) -> Self;
     /// Reads 16 f32.
     unsafe fn load(p: *const f32) -> Self;
@@ -113,6 +115,16 @@ pub(crate) trait Lanes: Copy {
             half /= 2;
         }
         lanes[0]
+    }
+
+    /// [`Lanes::sum`] of sixteen vectors: lane `i` is that of vector `i`.
+    #[inline(always)]
+    unsafe fn sums(vectors: &[Self; LANES]) -> Self {
+        // SAFETY: the instruction set is the caller's promise; the array holds 16 elements.
+        unsafe {
+            let sums = vectors.map(|v| v.sum());
+            Self::load(sums.as_ptr())
+        }
     }
 
     /// The largest lane, by the tree and the rule of [`Lanes::max`].

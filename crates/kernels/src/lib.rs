@@ -12,17 +12,21 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+mod attend_rows;
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod convolution;
+mod delta;
 mod elementary;
 mod gate;
 mod hyper;
 mod isa;
 mod lanes;
 mod matmul;
+mod norm;
 mod pack;
 mod pool;
 mod quantise;
@@ -34,17 +38,20 @@ mod table;
 mod tile;
 mod vector;
 
+pub use attend_rows::{IndexQueries, KvRows, RowQuery, Scores};
 pub use attention::{KvPages, KvShape, PAGE, Query};
+pub use convolution::transpose_taps;
 pub use elementary::{exp, ln, sigmoid, silu, softplus, tanh};
 pub use hyper::HyperMaps;
 pub use isa::Isa;
 pub use matmul::{Epilogue, Input};
+pub use norm::NormWeight;
 pub use pack::{Matrix, block_bytes, pack, pack_blocks, packed_bytes, unpack_row};
 pub use pool::Pool;
 pub use quantise::{QuantisedRows, QuantisedWriter};
 pub use rope::{RopeTable, angles, rope_frequencies};
 pub use rows::{Rows, SharedRows};
-pub use vector::{NormWeight, READ_BLOCK, any_non_finite};
+pub use vector::{READ_BLOCK, any_non_finite};
 
 /// Version of the numeric recipe: two builds with the same one give the same bits.
 pub const RECIPE: u32 = 1;

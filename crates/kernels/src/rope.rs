@@ -1,6 +1,6 @@
 //! Rotary position embedding (Su et al. 2021).
 
-use lamella_program::block::RopePairing;
+use lamella_program::block::{Rope, RopePairing};
 
 use crate::Kernels;
 use crate::lanes::{LANES, Lanes};
@@ -57,11 +57,29 @@ impl RopeTable {
     }
 }
 
-/// `theta^(-2 j / dims)` for each of the `dims / 2` channel pairs, in f64.
+/// `theta^(-2 j / dims)` for each of the `dims / 2` channel pairs, in f64; with YaRN (Peng et al.
+/// 2023) frequencies of long waves are divided by its factor, with a linear ramp between.
 #[must_use]
-pub fn rope_frequencies(theta: f64, dims: usize) -> Vec<f64> {
-    (0..dims / 2)
-        .map(|j| libm::pow(theta, -2.0 * j as f64 / dims as f64))
+pub fn rope_frequencies(rope: &Rope) -> Vec<f64> {
+    let dims = rope.dims as f64;
+    let plain = |j: usize| libm::pow(rope.theta, -2.0 * j as f64 / dims);
+    let Some(yarn) = &rope.yarn else {
+        return (0..rope.dims / 2).map(plain).collect();
+    };
+    let correction = |rotations: f64| {
+        let waves = yarn.original_context as f64 / (2.0 * std::f64::consts::PI * rotations);
+        dims * libm::log(waves) / (2.0 * libm::log(rope.theta))
+    };
+    let low = libm::floor(correction(yarn.beta_fast)).max(0.0);
+    let mut high = libm::ceil(correction(yarn.beta_slow)).min(dims - 1.0);
+    if low == high {
+        high += 0.001;
+    }
+    (0..rope.dims / 2)
+        .map(|j| {
+            let ramp = ((j as f64 - low) / (high - low)).clamp(0.0, 1.0);
+            plain(j) / yarn.factor * ramp + plain(j) * (1.0 - ramp)
+        })
         .collect()
 }
 

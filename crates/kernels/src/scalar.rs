@@ -32,6 +32,7 @@ pub(crate) fn f16_to_f32(bits: u16) -> f32 {
 }
 
 impl Lanes for Array {
+    const MANY: bool = false;
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         Array([x; LANES])

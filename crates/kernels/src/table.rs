@@ -2,11 +2,15 @@
 
 use lamella_program::block::GatedActivation;
 
+use crate::attend_rows::{IndexQueries, KvRows, List, RowQuery, Scores};
 use crate::attention::{Head, Query};
+use crate::convolution::Convolution;
+use crate::delta::Token;
 use crate::matmul::Job;
+use crate::norm::NormWeight;
 use crate::quantise::Record;
 use crate::tile::{MatrixUnit, TileShape};
-use crate::vector::{Map, NormWeight};
+use crate::vector::Map;
 
 /// The kernels of one instruction set. Every function needs that instruction set.
 pub(crate) struct Table {
@@ -16,6 +20,8 @@ pub(crate) struct Table {
     pub matmul: unsafe fn(&Job<'_>),
     pub quantise_row: unsafe fn(&[f32], &mut [Record]),
     pub rms_norm: unsafe fn(*const f32, usize, NormWeight<'_>, f32, *mut f32),
+    pub l2_norm: unsafe fn(&mut [f32], f32),
+    pub layer_norm: unsafe fn(&mut [f32], &[f32], &[f32], f32),
     pub softmax: unsafe fn(&mut [f32]),
     pub max_and_sum: unsafe fn(&[f32]) -> (f32, f32),
     pub max_value: unsafe fn(&[f32]) -> f32,
@@ -27,6 +33,10 @@ pub(crate) struct Table {
     pub rotate_half: unsafe fn(&mut [f32], &[f32], &[f32]),
     pub rotate_adjacent: unsafe fn(&mut [f32], &[f32], &[f32]),
     pub attend: unsafe fn(&Head<'_>, &mut [Query<'_>], &mut [f32]),
+    pub attend_rows: unsafe fn(&List<'_>, Scores, &mut [RowQuery<'_>], &mut [f32]),
+    pub index_scores: unsafe fn(&dyn KvRows, &IndexQueries<'_>, &mut [f32]),
+    pub delta_step: unsafe fn(&Token<'_>, *const f32, *mut f32, &mut [f32]),
+    pub convolve: unsafe fn(&Convolution<'_>, &mut [f32]),
 }
 
 /// Compiles every kernel for the machine `$machine` under the attributes `$attribute`, in a module
@@ -39,13 +49,18 @@ macro_rules! compile {
         pub(crate) mod $name {
             use super::*;
             use crate::tile::{Bf16, F16, F32, Format, Q4, Q8};
-            use crate::{attention, gate, matmul, quantise, rope, vector};
+            use crate::{
+                attend_rows, attention, convolution, delta, gate, matmul, norm, quantise, rope, vector,
+            };
 
             compile!(@wrap $(#[$attribute])* for $machine:
                 fn matmul = matmul::matmul(job: &Job<'_>);
                 fn quantise_row = quantise::quantise_row(x: &[f32], records: &mut [Record]);
-                fn rms_norm = vector::rms_norm(
+                fn rms_norm = norm::rms_norm(
                     x: *const f32, n: usize, w: NormWeight<'_>, eps: f32, out: *mut f32);
+                fn l2_norm = norm::l2_norm(x: &mut [f32], eps: f32);
+                fn layer_norm = norm::layer_norm(
+                    x: &mut [f32], w: &[f32], b: &[f32], eps: f32);
                 fn softmax = vector::softmax(x: &mut [f32]);
                 fn max_and_sum = vector::max_and_sum(x: &[f32]) -> (f32, f32);
                 fn max_value = vector::max_value(x: &[f32]) -> f32;
@@ -60,6 +75,14 @@ macro_rules! compile {
                     rope::rotate_adjacent(x: &mut [f32], cos: &[f32], sin: &[f32]);
                 fn attend = attention::attend(
                     head: &Head<'_>, queries: &mut [Query<'_>], scratch: &mut [f32]);
+                fn attend_rows = attend_rows::attend_rows(
+                    list: &List<'_>, scores: Scores, queries: &mut [RowQuery<'_>],
+                    scratch: &mut [f32]);
+                fn index_scores = attend_rows::index_scores(
+                    rows: &dyn KvRows, queries: &IndexQueries<'_>, out: &mut [f32]);
+                fn delta_step = delta::delta_step(
+                    token: &Token<'_>, from: *const f32, to: *mut f32, out: &mut [f32]);
+                fn convolve = convolution::convolve(job: &Convolution<'_>, out: &mut [f32]);
             );
 
             $(#[$attribute])*
@@ -89,6 +112,8 @@ macro_rules! compile {
                 matmul,
                 quantise_row,
                 rms_norm,
+                l2_norm,
+                layer_norm,
                 softmax,
                 max_and_sum,
                 max_value,
@@ -100,6 +125,10 @@ macro_rules! compile {
                 rotate_half,
                 rotate_adjacent,
                 attend,
+                attend_rows,
+                index_scores,
+                delta_step,
+                convolve,
             };
         }
     };

@@ -1,4 +1,4 @@
-//! Operations on single vectors: norms, softmax, sums, extremes.
+//! Operations on single vectors: maps, softmax, sums, extremes.
 
 use crate::Kernels;
 use crate::elementary::{
@@ -6,17 +6,6 @@ use crate::elementary::{
 };
 use crate::lanes::{LANES, Lanes};
 use crate::tile::Machine;
-
-/// The weight of an RMS norm.
-#[derive(Clone, Copy, Debug)]
-pub enum NormWeight<'a> {
-    /// None: every factor is 1.
-    None,
-    /// `w`.
-    Plain(&'a [f32]),
-    /// `1 + w`.
-    UnitOffset(&'a [f32]),
-}
 
 /// An operation on each element of a vector, with a second vector where it needs one.
 #[derive(Clone, Copy, Debug)]
@@ -59,38 +48,6 @@ pub(crate) enum Map {
 pub const READ_BLOCK: usize = 256;
 
 impl Kernels {
-    /// `out = x / sqrt(mean(x^2) + eps) * weight` (Zhang and Sennrich 2019).
-    ///
-    /// The squares are summed in 16 lanes (lane = index mod 16, by fma, upward), the lanes by a
-    /// fixed tree; the mean is `sum / n`, the factor `1 / sqrt(mean + eps)`, and each output is
-    /// `(x * factor) * weight`.
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub fn rms_norm(&self, x: &[f32], weight: NormWeight<'_>, eps: f32, out: &mut [f32]) {
-        assert_eq!(x.len(), out.len(), "a norm keeps the length");
-        // SAFETY: equal lengths; `Kernels` vouches for the instruction set.
-        unsafe { self.norm(x.as_ptr(), x.len(), weight, eps, out.as_mut_ptr()) }
-    }
-
-    /// [`Kernels::rms_norm`] in place.
-    ///
-    /// # Panics
-    /// If the weight has another length.
-    pub fn rms_norm_in_place(&self, x: &mut [f32], weight: NormWeight<'_>, eps: f32) {
-        let p = x.as_mut_ptr();
-        // SAFETY: one vector of this length; `Kernels` vouches for the instruction set.
-        unsafe { self.norm(p, x.len(), weight, eps, p) }
-    }
-
-    unsafe fn norm(&self, x: *const f32, n: usize, w: NormWeight<'_>, eps: f32, out: *mut f32) {
-        if let NormWeight::Plain(w) | NormWeight::UnitOffset(w) = w {
-            assert_eq!(w.len(), n, "one norm weight for each element");
-        }
-        // SAFETY: the caller's promise and the check above.
-        unsafe { (self.table().rms_norm)(x, n, w, eps, out) }
-    }
-
     /// Replaces scores by probabilities: `exp(x - max) / sum`. The exponentials are summed in 16
     /// lanes (lane = index mod 16, upward), the lanes by a fixed tree. NaN or +inf anywhere makes
     /// every element NaN.
@@ -253,40 +210,6 @@ pub fn any_non_finite(x: &[f32]) -> bool {
             .iter()
             .fold(false, |any, x| any | (x.to_bits() & EXPONENT == EXPONENT))
     })
-}
-
-/// # Safety
-/// The instruction set of `M`; `n` readable and writable elements; weights of that length.
-#[inline(always)]
-pub(crate) unsafe fn rms_norm<M: Machine>(
-    x: *const f32,
-    n: usize,
-    weight: NormWeight<'_>,
-    eps: f32,
-    out: *mut f32,
-) {
-    // SAFETY: every access is within `n` elements.
-    unsafe {
-        let mut squares = M::L::splat(0.0);
-        for i in (0..n).step_by(LANES) {
-            let v = M::L::load_part(x.add(i), n - i, 0.0);
-            squares = v.fma(v, squares);
-        }
-        let mean = squares.sum() / n as f32;
-        let factor = M::L::splat(1.0 / (mean + eps).sqrt());
-        for i in (0..n).step_by(LANES) {
-            let scaled = M::L::load_part(x.add(i), n - i, 0.0).mul(factor);
-            let result = match weight {
-                NormWeight::None => scaled,
-                NormWeight::Plain(w) => scaled.mul(M::L::load_part(w.as_ptr().add(i), n - i, 0.0)),
-                NormWeight::UnitOffset(w) => {
-                    let w = M::L::load_part(w.as_ptr().add(i), n - i, 0.0);
-                    scaled.mul(w.add(M::L::splat(1.0)))
-                }
-            };
-            result.store_part(out.add(i), n - i);
-        }
-    }
 }
 
 /// # Safety

@@ -8,7 +8,7 @@ use common::{Random, assert_bits, others, scalar};
 use lamella_kernels::{
     Kernels, NormWeight, READ_BLOCK, RopeTable, any_non_finite, exp, rope_frequencies, silu,
 };
-use lamella_program::block::RopePairing;
+use lamella_program::block::{Rope, RopePairing, RopePlace};
 
 fn special_values() -> Vec<f32> {
     let mut x = vec![
@@ -87,6 +87,8 @@ fn vector_operations_give_scalar_bits() {
                 f(&mut out);
                 all.extend(out);
             };
+            each(&|y| kernels.l2_norm(y, 1e-6));
+            each(&|y| kernels.layer_norm(y, &w, &x, 1e-6));
             each(&|y| kernels.softmax(y));
             each(&|y| kernels.add(y, &x));
             each(&|y| kernels.add_scaled(y, 0.3, &x));
@@ -169,7 +171,13 @@ fn softmax_propagates_what_is_not_finite() {
 #[test]
 fn rotation_gives_scalar_bits_and_the_documented_angles() {
     for pairs in [1, 3, 8, 16, 21, 64] {
-        let frequencies = rope_frequencies(10_000.0, 2 * pairs);
+        let frequencies = rope_frequencies(&Rope {
+            theta: 10_000.0,
+            dims: 2 * pairs,
+            place: RopePlace::First,
+            pairing: RopePairing::Half,
+            yarn: None,
+        });
         let table = RopeTable::new(&frequencies, 70);
         let (cos, sin) = table.at(69);
         for (j, frequency) in frequencies.iter().enumerate() {
@@ -194,6 +202,38 @@ fn rotation_gives_scalar_bits_and_the_documented_angles() {
                 kernels.rotate(&mut got, cos, sin, pairing);
                 assert_bits(&want, &got, "rotate");
             }
+        }
+    }
+}
+
+#[test]
+fn norms_follow_their_definitions() {
+    for n in [1, 5, 16, 33, 128, 300] {
+        let random = &mut Random(n as u64);
+        let (x, w, b) = (random.floats(n), random.floats(n), random.floats(n));
+        let x: Vec<f32> = x.iter().map(|x| x * 0.01 + 0.3).collect();
+        let sum = |f: &dyn Fn(f64) -> f64| x.iter().map(|x| f(f64::from(*x))).sum::<f64>();
+        let mean = sum(&|x| x) / n as f64;
+        let variance = sum(&|x| (x - mean) * (x - mean)) / n as f64;
+        let length = (sum(&|x| x * x) + 1e-6).sqrt();
+        let (mut unit, mut normed) = (x.clone(), x.clone());
+        scalar().l2_norm(&mut unit, 1e-6);
+        scalar().layer_norm(&mut normed, &w, &b, 1e-6);
+        for i in 0..n {
+            let want = f64::from(x[i]) / length;
+            assert!((want - f64::from(unit[i])).abs() < 1e-6, "l2 of {n}");
+            let want = (f64::from(x[i]) - mean) / (variance + 1e-6).sqrt();
+            let want = want * f64::from(w[i]) + f64::from(b[i]);
+            let error = (want - f64::from(normed[i])).abs();
+            assert!(error < 1e-4, "layer norm of {n}: {error}");
+        }
+        for kernels in others().into_iter().chain([scalar()]) {
+            let mut x = x.clone();
+            x[n / 2] = f32::NAN;
+            let mut y = x.clone();
+            kernels.l2_norm(&mut x, 1e-6);
+            kernels.layer_norm(&mut y, &w, &b, 1e-6);
+            assert!(x.iter().chain(&y).all(|x| x.is_nan()));
         }
     }
 }
