@@ -6,6 +6,7 @@
     reason = "every test file uses its own part of this"
 )]
 
+pub mod coded;
 pub mod damage;
 
 use lamella_container::float::f32_to_bf16;

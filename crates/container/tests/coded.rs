@@ -1,0 +1,247 @@
+//! Codes with scales and integer tables: read, refused, converted.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod common;
+
+use common::coded::{CODED, How, Random, Shipment, TABLE, e2m1, e8m0};
+use common::{convert_quietly, options};
+use lamella_container::{Error, Keep, Store, decode};
+use lamella_program::{Encoding, OperandId, Role};
+
+/// Rows of an item as f32 bits.
+fn rows(store: &Store, id: OperandId, item: usize, rows: std::ops::Range<usize>) -> Vec<u32> {
+    let encoding = store.encodings(id)[0];
+    let cols = store.program().operand(id).cols();
+    let count = rows.len();
+    let mut bytes = vec![0; encoding.matrix_bytes(count, cols).unwrap()];
+    store
+        .read_rows(id, item, encoding, rows, &mut bytes)
+        .unwrap();
+    let mut numbers = vec![0.0; count * cols];
+    decode(encoding, count, cols, &bytes, &mut numbers).unwrap();
+    numbers.into_iter().map(f32::to_bits).collect()
+}
+
+fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|n| n.to_bits()).collect()
+}
+
+fn find(store: &Store, name: &str) -> OperandId {
+    let mut operands = store.program().operands.iter();
+    OperandId(operands.position(|o| o.name == name).unwrap() as u32)
+}
+
+#[test]
+fn every_row_of_every_coding_is_what_the_formulas_say() {
+    let temp = tempfile::tempdir().unwrap();
+    let shipment = Shipment::new(CODED);
+    let store = shipment.open(temp.path()).unwrap();
+    let mut random = Random::new(3);
+    let mut coded = 0;
+    for (number, operand) in store.program().operands.iter().enumerate() {
+        let id = OperandId(number as u32);
+        for item in 0..operand.items() {
+            let Some(expected) = shipment.expected(operand, item) else {
+                continue;
+            };
+            coded += 1;
+            let all = rows(&store, id, item, 0..operand.rows());
+            assert!(all == bits(&expected), "{} {item}", operand.name);
+            assert_eq!(store.stored(id, store.encodings(id)[0], item), None);
+            for _ in 0..20 {
+                let first = random.below(operand.rows());
+                let end = first + random.below(operand.rows() - first + 1);
+                let some = rows(&store, id, item, first..end);
+                let cols = operand.cols();
+                assert!(some == all[first * cols..end * cols], "{}", operand.name);
+            }
+        }
+    }
+    // The embedding, four projections, a table, and three matrices of three experts twice.
+    assert_eq!(coded, 6 + 18);
+}
+
+#[test]
+fn the_encoding_is_the_narrowest_that_holds_the_numbers() {
+    let temp = tempfile::tempdir().unwrap();
+    let store = Shipment::new(CODED).open(temp.path()).unwrap();
+    for (name, encoding) in [
+        ("embedding", Encoding::F32),
+        ("layers.0.query", Encoding::F32),
+        ("layers.0.key", Encoding::F32),
+        ("layers.0.value", Encoding::Bf16),
+        ("layers.0.output", Encoding::Bf16),
+        ("layers.0.gate", Encoding::Bf16),
+        ("layers.0.up", Encoding::Bf16),
+        ("layers.0.down", Encoding::Bf16),
+        ("layers.1.gate", Encoding::F32),
+        ("layers.1.down", Encoding::F32),
+        ("layers.0.table", Encoding::F32),
+        ("head", Encoding::Bf16),
+    ] {
+        assert_eq!(store.encodings(find(&store, name)), [encoding], "{name}");
+    }
+}
+
+#[test]
+fn the_summary_names_codings_and_counts_what_is_stored() {
+    let temp = tempfile::tempdir().unwrap();
+    let shipment = Shipment::new(CODED);
+    let summary = shipment.open(temp.path()).unwrap().summary();
+    let entries = |role| summary.stored.iter().filter(move |s| s.role == role);
+    let codings =
+        |role| -> Vec<&str> { entries(role).filter_map(|s| s.coding.as_deref()).collect() };
+    assert_eq!(codings(Role::Embedding), ["fp8, one bf16 scale"]);
+    assert_eq!(codings(Role::Expert), ["mxfp4", "nvfp4"]);
+    assert_eq!(codings(Role::Table), ["i64"]);
+    let linear = [
+        "fp8 40x64, f32 scales",
+        "fp8 128x128, bf16 scales",
+        "fp8 16x32, e8m0 scales",
+        "fp8 1x32, e8m0 scales",
+    ];
+    assert_eq!(codings(Role::Linear), linear);
+    let stored = shipment.tensors.values().map(|t| t.bytes.len() as u64);
+    assert_eq!(summary.bytes, stored.sum::<u64>());
+}
+
+#[test]
+fn extreme_scales_are_exact() {
+    let temp = tempfile::tempdir().unwrap();
+    let sizes = common::Sizes {
+        vocabulary: 253,
+        ..CODED
+    };
+    let mut shipment = Shipment::plain(sizes);
+    shipment.code("model.embedding.weight", How::Mxfp4("U8", "F8_E8M0"));
+    // Row n has scale n throughout, and every code.
+    let codes = shipment.tensors.get_mut("model.embedding.weight").unwrap();
+    for (n, byte) in codes.bytes.iter_mut().enumerate() {
+        *byte = (n % 256) as u8;
+    }
+    let codes = codes.bytes.clone();
+    let scales = shipment.tensors.get_mut("model.embedding.weight.scale");
+    for (n, byte) in scales.unwrap().bytes.iter_mut().enumerate() {
+        *byte = (n / 3) as u8;
+    }
+    let store = shipment.open(temp.path()).unwrap();
+    let id = find(&store, "embedding");
+    assert_eq!(store.encodings(id), [Encoding::Bf16]);
+    for (n, number) in rows(&store, id, 0, 0..253).into_iter().enumerate() {
+        let code = (codes[n / 2] >> (4 * (n % 2))) & 15;
+        let expected = e2m1(code) * e8m0((n / 96) as u8);
+        assert_eq!(f64::from(f32::from_bits(number)), expected);
+        assert_eq!(number >> 31 == 1, code >= 8);
+    }
+}
+
+/// Overwrites bytes of a tensor: reading and converting `operand` must name file, tensor and place.
+fn refuses(tensor: &str, at: usize, bytes: &[u8], operand: &str, words: &[&str]) {
+    let temp = tempfile::tempdir().unwrap();
+    let mut shipment = Shipment::new(CODED);
+    let harmed = shipment.tensors.get_mut(tensor).unwrap();
+    harmed.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+    let store = shipment.open(temp.path()).unwrap();
+    let message = refusal(&store, find(&store, operand));
+    assert!(!message.contains('\n'));
+    for word in words.iter().chain(&["model.safetensors"]) {
+        assert!(message.contains(word), "{word:?} is not in: {message}");
+    }
+    let out = temp.path().join("out");
+    let error = convert_quietly(&store, &out, &options(Keep::As(Encoding::Q8))).unwrap_err();
+    assert!(matches!(error, Error::Number { .. }), "{error}");
+    assert!(!out.exists());
+}
+
+const VALUE: &str = "model.layers.0.value.weight";
+const VALUE_SCALE: &str = "model.layers.0.value.weight.scale";
+
+#[test]
+fn fp8_that_is_no_number_is_named() {
+    let query = "model.layers.0.query.weight";
+    let scale = "model.layers.0.query.weight.scale";
+    let code = |at: usize, code: u8, words: &[&str]| {
+        refuses(query, at, &[code], "layers.0.query", words);
+    };
+    code(
+        96 * 3 + 5,
+        0x7f,
+        &[query, "row 3, column 5", "the code is NaN", "damaged"],
+    );
+    code(96 * 95, 0xff, &["row 95, column 0", "the code is NaN"]);
+    let of_query = |at: usize, value: f32, words: &[&str]| {
+        refuses(scale, at, &value.to_le_bytes(), "layers.0.query", words);
+    };
+    of_query(
+        3 * 4,
+        f32::NAN,
+        &["row 40, column 64", scale, "is NaN", "damaged"],
+    );
+    of_query(0, f32::INFINITY, &["row 0, column 0", scale, "is inf"]);
+    of_query(0, f32::MAX, &["row 0", scale, "beyond f32"]);
+    let of_value = |at: usize, bits: u8, words: &[&str]| {
+        refuses(VALUE_SCALE, at, &[bits], "layers.0.value", words);
+    };
+    of_value(3, 255, &[VALUE, "row 16, column 0", VALUE_SCALE, "is NaN"]);
+    of_value(0, 254, &["row 0", "beyond f32"]);
+}
+
+#[test]
+fn fp4_and_integers_that_are_no_numbers_are_named() {
+    let (up, gate_up) = ("model.layers.0.up.1.weight", "model.1.gate_up");
+    let scale = format!("{up}.scale");
+    refuses(
+        &scale,
+        3 * 2,
+        &[255],
+        "layers.0.up",
+        &[up, "row 2, column 0", "is NaN"],
+    );
+    let scale = format!("{gate_up}.scale");
+    let words = [gate_up, "row 129, column 0", &scale, "is NaN"];
+    refuses(&scale, 6 * 129, &[0x7f], "layers.1.up", &words);
+    let global = format!("{gate_up}.global");
+    let words = [gate_up, "row 256, column 0", &global, "is NaN"];
+    refuses(&global, 8, &f32::NAN.to_le_bytes(), "layers.1.gate", &words);
+    let id = |n: i64, at: usize, words: &[&str]| {
+        refuses(TABLE, 8 * at, &n.to_le_bytes(), "layers.0.table", words);
+    };
+    id(-3, 7, &[TABLE, "row 3, column 1", "-3 is negative"]);
+    id(
+        16_777_217,
+        0,
+        &["row 0, column 0", "16777217 is not exact in f32"],
+    );
+    id(i64::MAX, 0, &["is not exact in f32"]);
+}
+
+#[test]
+fn products_that_bf16_lacks_are_refused() {
+    // The value's scale 0 stands for 2^-127; the least code times that is no bf16.
+    let temp = tempfile::tempdir().unwrap();
+    let mut shipment = Shipment::new(CODED);
+    shipment.tensors.get_mut(VALUE_SCALE).unwrap().bytes[0] = 0;
+    shipment.tensors.get_mut(VALUE).unwrap().bytes[..32].fill(0x7e);
+    let store = shipment.open(temp.path()).unwrap();
+    let value = find(&store, "layers.0.value");
+    let message = refusal(&store, value);
+    assert!(
+        message.contains("row 1, column") && message.contains("too small"),
+        "{message}"
+    );
+    let least = (448.0 * e8m0(0)) as f32;
+    assert_eq!(rows(&store, value, 0, 0..1)[..32], [least.to_bits(); 32]);
+}
+
+/// What reading all items says.
+fn refusal(store: &Store, id: OperandId) -> String {
+    let operand = store.program().operand(id);
+    let encoding = store.encodings(id)[0];
+    let bytes = encoding
+        .matrix_bytes(operand.rows(), operand.cols())
+        .unwrap();
+    let mut buffer = vec![0; bytes];
+    let error = (0..operand.items()).find_map(|i| store.read(id, i, encoding, &mut buffer).err());
+    error.unwrap().to_string()
+}
