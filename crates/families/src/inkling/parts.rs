@@ -21,7 +21,6 @@ impl Lowering<'_> {
         let geometry = if local { c.local } else { c.global };
         let (heads, head_dim) = (geometry.heads, geometry.head_dim);
         let (queries, keys) = (heads * head_dim, geometry.kv_heads * head_dim);
-        let extent = if local { c.window } else { c.bias_extent };
         let mut linear = |end: &str, source: &str, shape| {
             let name = format!("{name}.attention.{end}");
             self.b
@@ -31,13 +30,6 @@ impl Lowering<'_> {
         let key = linear("key", "wk_dv", [keys, c.hidden]);
         let value = linear("value", "wv_dv", [keys, c.hidden]);
         let output = linear("output", "wo_ud", [c.hidden, queries]);
-        let bias = linear("bias_query", "wr_du", [heads * c.bias_rank, c.hidden]);
-        let projection = self.b.matrix(
-            &format!("{name}.attention.bias_projection"),
-            Role::Kernel,
-            format!("{tensor}.rel_logits_proj.proj"),
-            [c.bias_rank, extent],
-        );
         let mut norm = |end: &str, source: &str| {
             let (name, tensor) = (
                 format!("{name}.attention.{end}"),
@@ -80,14 +72,35 @@ impl Lowering<'_> {
             },
             sinks: None,
             output_gate: None,
-            relative_bias: Some(RelativeBias {
-                query: bias,
-                projection,
-                extent,
-            }),
+            relative_bias: Some(self.relative_bias(name, tensor, local)),
             convolutions: Some(convolutions),
             position_scaling: scaling.map(|(floor, alpha)| PositionScaling { floor, alpha }),
             indexer: None,
+        }
+    }
+
+    /// A bias for every distance that the layer sees, or sees best.
+    fn relative_bias(&mut self, name: &str, tensor: &str, local: bool) -> RelativeBias {
+        let c = self.config;
+        let (heads, extent) = match local {
+            true => (c.local.heads, c.window),
+            false => (c.global.heads, c.bias_extent),
+        };
+        let query = self.b.linear(
+            &format!("{name}.attention.bias_query"),
+            format!("{tensor}.wr_du.weight"),
+            [heads * c.bias_rank, c.hidden],
+        );
+        let projection = self.b.matrix(
+            &format!("{name}.attention.bias_projection"),
+            Role::Kernel,
+            format!("{tensor}.rel_logits_proj.proj"),
+            [c.bias_rank, extent],
+        );
+        RelativeBias {
+            query,
+            projection,
+            extent,
         }
     }
 

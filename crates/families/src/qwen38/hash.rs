@@ -62,8 +62,8 @@ fn splitmix(state: u64) -> u64 {
 }
 
 fn is_prime(n: u64) -> bool {
-    let odd = (3..).step_by(2).take_while(|d| d * d <= n);
-    n == 2 || n > 1 && n % 2 == 1 && odd.into_iter().all(|d| n % d != 0)
+    let mut odd = (3..).step_by(2).take_while(|d| d * d <= n);
+    n == 2 || n > 2 && n % 2 == 1 && odd.all(|d| !n.is_multiple_of(d))
 }
 
 #[cfg(test)]
@@ -112,7 +112,7 @@ mod tests {
         let h = &hashes(&ngram(vec![1], 8, 20_000_000, 128), 248_320)[0];
         for case in v["vectors"].as_array().unwrap() {
             let older = list(&case["history_oldest_first"]);
-            let mut tokens = vec![case["token"].as_u64().unwrap(), older[1], older[0]];
+            let mut tokens = [case["token"].as_u64().unwrap(), older[1], older[0]];
             if tokens[1] == 248_044 {
                 tokens[2] = 248_044;
             }
