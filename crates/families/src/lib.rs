@@ -6,9 +6,7 @@
 //! All defects of a checkpoint are reported together and a checkpoint with defects does not open.
 //! No file is read here and nothing is computed with weights.
 
-#[allow(dead_code, reason = "the families that need all of it are being added")]
 mod common;
-#[allow(dead_code, reason = "the families that need all of it are being added")]
 mod config;
 mod deepseek_v4;
 mod glm;
@@ -18,12 +16,10 @@ mod kimi_k3;
 mod olmoe;
 mod operands;
 mod plain;
-#[allow(dead_code, reason = "the families that need all of it are being added")]
 mod qwen;
 mod qwen36;
 mod qwen38;
 mod registry;
-#[allow(dead_code, reason = "the families that need all of it are being added")]
 mod sources;
 
 pub use registry::known_model_types;

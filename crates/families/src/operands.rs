@@ -62,7 +62,6 @@ impl Operands {
     }
 
     /// An operand put together from slices: one list of them for each stacked item.
-    #[allow(dead_code, reason = "the families that need it are being added")]
     pub(crate) fn parts(
         &mut self,
         name: &str,
