@@ -5,8 +5,10 @@ use crate::memory::Buffer;
 use crate::options::{Options, SourcePolicy};
 use lamella_container::{CodecError, Store, decode, quantise};
 use lamella_kernels::{Matrix, pack, packed_bytes};
+use lamella_program::block::Mixer;
 use lamella_program::encoding::Policy;
-use lamella_program::{Encoding, Operand, OperandId, Role};
+use lamella_program::{Encoding, Operand, OperandId, Program, Role};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 
@@ -17,6 +19,29 @@ pub(crate) struct Choice {
     pub(crate) stored: Encoding,
     /// What is computed with.
     pub(crate) resident: Encoding,
+    /// How the cpu backend lays it out.
+    pub(crate) layout: Layout,
+}
+
+/// Order of an operand's values in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// As the matrix kernels read it.
+    Packed,
+    /// f32, row after row.
+    Rows,
+}
+
+/// Maps that are read row by row: the up-projection of latent attention is applied backwards to
+/// queries and forwards to values.
+fn read_by_rows(program: &Program) -> HashSet<OperandId> {
+    let mixers = program.layers.iter().map(|layer| &layer.mixer.body);
+    mixers
+        .filter_map(|mixer| match mixer {
+            Mixer::LatentAttention(a) => Some(a.latent_up.weight),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Bytes of one loading job's progress.
@@ -33,12 +58,24 @@ pub struct OpenProgress {
 /// # Errors
 /// [`Error::EncodingUnavailable`] for the first operand that cannot be had as wanted.
 pub(crate) fn choose_all(store: &Store, options: &Options) -> Result<Vec<Choice>, Error> {
+    let by_rows = read_by_rows(store.program());
     let operands = store.program().operands.iter().enumerate();
     operands
-        .map(|(i, o)| choose(o, store.encodings(OperandId(i as u32)), options))
+        .map(|(i, operand)| {
+            let id = OperandId(i as u32);
+            let choice = choose(operand, store.encodings(id), options)?;
+            Ok(match by_rows.contains(&id) {
+                true => Choice {
+                    layout: Layout::Rows,
+                    ..choice
+                },
+                false => choice,
+            })
+        })
         .collect()
 }
 
+/// The choice for an operand, without regard to its layout.
 fn choose(operand: &Operand, stored: &[Encoding], options: &Options) -> Result<Choice, Error> {
     let unavailable = |want, reason: String| Error::EncodingUnavailable {
         operand: operand.name.clone(),
@@ -54,15 +91,21 @@ fn choose(operand: &Operand, stored: &[Encoding], options: &Options) -> Result<C
     };
     if !operand.role.may_quantise() {
         let source = canonical.unwrap_or(first);
+        let layout = match operand.role {
+            Role::Vector | Role::Kernel | Role::Table => Layout::Rows,
+            _ => Layout::Packed,
+        };
         return Ok(Choice {
             stored: source,
             resident: Encoding::F32,
+            layout,
         });
     }
     let Some(want) = options.want else {
         return Ok(Choice {
             stored: first,
             resident: first,
+            layout: Layout::Packed,
         });
     };
     let target = Policy::uniform(want).encoding(operand.role).unwrap_or(want);
@@ -71,6 +114,7 @@ fn choose(operand: &Operand, stored: &[Encoding], options: &Options) -> Result<C
         return Ok(Choice {
             stored: target,
             resident: target,
+            layout: Layout::Packed,
         });
     }
     let list = stored
@@ -86,6 +130,7 @@ fn choose(operand: &Operand, stored: &[Encoding], options: &Options) -> Result<C
         Some(source) if target.is_compiled() => Ok(Choice {
             stored: source,
             resident: target,
+            layout: Layout::Packed,
         }),
         _ => {
             let reason = format!("only {list} is stored; convert from the checkpoint again");
@@ -105,9 +150,9 @@ pub(crate) fn resident_bytes(operand: &Operand, choice: Choice) -> Result<usize,
 }
 
 fn item_bytes(operand: &Operand, choice: Choice) -> Result<usize, Error> {
-    let bytes = match operand.role {
-        Role::Vector | Role::Kernel | Role::Table => operand.item_elements().checked_mul(4),
-        _ => packed_bytes(choice.resident, operand.rows(), operand.cols()),
+    let bytes = match choice.layout {
+        Layout::Rows => operand.item_elements().checked_mul(4),
+        Layout::Packed => packed_bytes(choice.resident, operand.rows(), operand.cols()),
     };
     bytes
         .and_then(|b| b.checked_next_multiple_of(64))
@@ -218,7 +263,10 @@ pub(crate) fn load_all(
     let mut loaded = Vec::with_capacity(choices.len());
     for (operand, &choice) in store.program().operands.iter().zip(choices) {
         loaded.push(Loaded {
-            encoding: choice.resident,
+            encoding: match choice.layout {
+                Layout::Rows => Encoding::F32,
+                Layout::Packed => choice.resident,
+            },
             rows: operand.rows(),
             cols: operand.cols(),
             item_bytes: item_bytes(operand, choice)?,
@@ -290,7 +338,19 @@ fn run_jobs(
 fn load(store: &Store, job: &mut Job<'_>) -> Result<(), Error> {
     let operand = store.program().operand(job.id);
     let (rows, cols) = (operand.rows(), operand.cols());
-    let Choice { stored, resident } = job.choice;
+    let Choice {
+        stored,
+        resident,
+        layout,
+    } = job.choice;
+    if layout == Layout::Rows {
+        // The values are those the encoding stands for, whoever reads them.
+        let values = read_f32(store, job.id, job.item, job.choice)?;
+        for (slot, value) in job.slot.chunks_exact_mut(4).zip(values) {
+            slot.copy_from_slice(&value.to_le_bytes());
+        }
+        return Ok(());
+    }
     let stored_bytes = stored
         .matrix_bytes(rows, cols)
         .ok_or_else(|| too_large(operand))?;
@@ -314,11 +374,6 @@ fn load(store: &Store, job: &mut Job<'_>) -> Result<(), Error> {
         return Ok(());
     }
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    match operand.role {
-        Role::Vector | Role::Kernel | Role::Table => {
-            job.slot[..bytes.len()].copy_from_slice(&bytes)
-        }
-        _ => pack(Encoding::F32, rows, cols, &bytes, job.slot),
-    }
+    pack(Encoding::F32, rows, cols, &bytes, job.slot);
     Ok(())
 }

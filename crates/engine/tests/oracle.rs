@@ -8,9 +8,14 @@ use lamella_engine::{BackendKind, Options};
 fn check(fixture: &str, backend: BackendKind) {
     let dir = repository("fixtures").join(fixture);
     let (vocabulary, reference) = reference_matrix(&dir.join("ref.safetensors"), "logits");
-    let ids = reference_ids(&dir.join("ref.json"), "full_ids");
+    let list = |names: [&str; 2]| {
+        let json = std::fs::read_to_string(dir.join("ref.json")).expect("ref.json");
+        let there = names.into_iter().find(|n| json.contains(&format!("{n:?}")));
+        reference_ids(&dir.join("ref.json"), there.expect("one of the names"))
+    };
+    let ids = list(["teacher_forced_ids", "full_ids"]);
     let prompt = reference_ids(&dir.join("ref.json"), "prompt_ids").len();
-    let greedy = reference_ids(&dir.join("ref.json"), "greedy_ids");
+    let greedy = list(["generated_ids", "greedy_ids"]);
     let model = open(
         &dir,
         &Options {
@@ -22,6 +27,7 @@ fn check(fixture: &str, backend: BackendKind) {
     let mut session = model.session();
     let logits = read(&model, &mut session, &ids, usize::MAX);
     assert_eq!(logits.len(), reference.len());
+    assert!(logits.iter().all(|l| l.is_finite()));
     let scale = reference.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     let error = logits
         .iter()
@@ -50,14 +56,25 @@ fn check(fixture: &str, backend: BackendKind) {
     }
 }
 
-#[test]
-fn olmoe_on_the_reference_backend() {
-    check("olmoe-101", BackendKind::Reference);
-    check("olmoe-202", BackendKind::Reference);
+/// One test a family: both backends on each of its fixtures.
+macro_rules! families {
+    ($($family:ident: $($fixture:literal),*;)*) => {
+        $(#[test]
+        fn $family() {
+            for fixture in [$($fixture),*] {
+                check(fixture, BackendKind::Reference);
+                check(fixture, BackendKind::Cpu);
+            }
+        })*
+    };
 }
 
-#[test]
-fn olmoe_on_the_cpu_backend() {
-    check("olmoe-101", BackendKind::Cpu);
-    check("olmoe-202", BackendKind::Cpu);
+families! {
+    olmoe: "olmoe-101", "olmoe-202";
+    glm: "glm-101", "glm-303";
+    inkling: "inkling-101", "inkling-nvfp4-303";
+    kimi_k3: "kimi_k3-101", "kimi_k3-bf16-303";
+    qwen36: "qwen36-101", "qwen35dense-303", "qwen3next-505";
+    qwen38: "qwen38-111";
+    deepseek_v4: "deepseek_v4-101", "deepseek_v4-303";
 }

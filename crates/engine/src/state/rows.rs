@@ -2,6 +2,9 @@
 
 use lamella_kernels::PAGE;
 
+/// Places for pages that a new session has.
+const FIRST_PAGES: usize = 4096;
+
 /// One page: [`PAGE`] rows. How values lie inside is the backend's business.
 pub(crate) type Page = Box<[f32]>;
 
@@ -33,7 +36,8 @@ impl PagedRows {
             per,
             keep,
             first: 0,
-            pages: Vec::with_capacity(rows.div_ceil(PAGE)),
+            // A claimed context is no reason to allocate; pages come with use.
+            pages: Vec::with_capacity(rows.div_ceil(PAGE).min(FIRST_PAGES)),
             held: 0,
             held_before: 0,
         }

@@ -1,11 +1,11 @@
 //! Multi-head attention over the paged cache.
 
-use super::work::{Angles, Work};
+use super::work::Work;
 use super::{Core, Segment, rows};
 use crate::state::{Page, PagedRows};
-use crate::step::Span;
+use crate::step::Span as Batch;
 use lamella_kernels::{Epilogue, KvPages, KvShape, PAGE, Query, Rows, SharedRows};
-use lamella_program::block::{Attention, Linear, QkNorm, QkNormScope, RmsNorm, RopePlace};
+use lamella_program::block::{Attention, Linear, QkNorm, QkNormScope, RmsNorm, Span};
 use std::ops::Range;
 
 /// Query rows of one head that one task takes.
@@ -43,6 +43,26 @@ unsafe impl Sync for SharedPages {}
 // SAFETY: as above; between steps there are none.
 unsafe impl Send for SharedPages {}
 
+/// Places of the convolutions' inputs among the state items, after keys and values.
+const KEY_RING: usize = 2;
+const VALUE_RING: usize = 3;
+
+/// Whether keys and values lie row after row, because queries see listed rows or add to scores.
+fn is_listed(a: &Attention) -> bool {
+    a.indexer.is_some()
+        || a.relative_bias.is_some()
+        || a.position_scaling.is_some()
+        || a.sinks.is_some()
+}
+
+/// The first position that a query at `position` sees.
+pub(super) fn first_seen(a: &Attention, position: usize) -> usize {
+    match a.span {
+        Span::Full => 0,
+        Span::Sliding { window } => (position + 1).saturating_sub(window),
+    }
+}
+
 impl Core {
     /// `stream += output(attention(normed))`, extending the sessions' keys and values.
     pub(super) fn attention(
@@ -50,12 +70,64 @@ impl Core {
         a: &Attention,
         layer: usize,
         segments: &[Segment],
-        spans: &mut [Span<'_>],
+        spans: &mut [Batch<'_>],
         work: &mut Work,
     ) {
         let count = work.rows();
         self.project_heads(a, count, work);
+        if let Some(c) = &a.convolutions {
+            let Work {
+                key, value, mixers, ..
+            } = work;
+            let width = count * a.kv_heads * a.head_dim;
+            let (key, value) = (&mut key[..width], &mut value[..width]);
+            self.convolve(&c.key, [layer, KEY_RING], segments, spans, mixers, key);
+            self.convolve(
+                &c.value,
+                [layer, VALUE_RING],
+                segments,
+                spans,
+                mixers,
+                value,
+            );
+        }
         self.shape_heads(a, count, work);
+        if is_listed(a) {
+            self.listed_attention(a, layer, segments, spans, work);
+        } else {
+            self.paged_attention(a, layer, segments, spans, work);
+        }
+        if let Some(gate) = &a.output_gate {
+            let width = self.program.dims.hidden;
+            let Work {
+                normed,
+                arena,
+                quantised,
+                heads,
+                ..
+            } = work;
+            let gates = &mut arena[..count * a.heads * a.head_dim];
+            self.project(
+                gate,
+                &normed[..count * width],
+                quantised,
+                gates,
+                Epilogue::Store,
+            );
+            self.kernels.mul_sigmoid(&mut heads[..gates.len()], gates);
+        }
+        self.project_output(&a.output, count, work);
+    }
+
+    /// Attention over pages in the kernels' own layout.
+    fn paged_attention(
+        &self,
+        a: &Attention,
+        layer: usize,
+        segments: &[Segment],
+        spans: &mut [Batch<'_>],
+        work: &mut Work,
+    ) {
         let shape = KvShape {
             heads: a.kv_heads,
             key_dim: a.head_dim,
@@ -70,7 +142,6 @@ impl Core {
             };
             self.attend(a, &shape, segment, &pages, work);
         }
-        self.project_output(&a.output, count, work);
     }
 
     fn project_heads(&self, a: &Attention, count: usize, work: &mut Work) {
@@ -124,10 +195,7 @@ impl Core {
     /// Bias, norm, clip and rotation of queries, keys and values.
     fn shape_heads(&self, a: &Attention, count: usize, work: &mut Work) {
         let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
-        let rope = a.rope.as_ref().and_then(|rope| {
-            let index = self.ropes.iter().position(|(known, _)| known == rope)?;
-            Some((rope, &work.angles[index]))
-        });
+        let (rope, angles) = (a.rope.as_ref(), &work.angles);
         let query = SharedRows::new(&mut work.query[..count * q], q, q);
         let key = SharedRows::new(&mut work.key[..count * kv], kv, kv);
         let value = SharedRows::new(&mut work.value[..count * kv], kv, kv);
@@ -154,9 +222,10 @@ impl Core {
                     self.kernels.clamp(out, -limit, limit);
                 }
             }
-            if let Some((rope, angles)) = rope {
-                self.rotate_heads(rope, angles, row, a.head_dim, query);
-                self.rotate_heads(rope, angles, row, a.head_dim, key);
+            if let Some(rope) = rope {
+                let turn = self.row_angles(rope, angles, row);
+                self.rotate_by(rope, turn, a.head_dim, query);
+                self.rotate_by(rope, turn, a.head_dim, key);
             }
         });
     }
@@ -172,36 +241,13 @@ impl Core {
         }
     }
 
-    fn rotate_heads(
-        &self,
-        rope: &lamella_program::block::Rope,
-        angles: &Angles,
-        row: usize,
-        head_dim: usize,
-        out: &mut [f32],
-    ) {
-        let pairs = rope.dims / 2;
-        let (cos, sin) = (
-            &angles.cos[row * pairs..][..pairs],
-            &angles.sin[row * pairs..][..pairs],
-        );
-        let start = match rope.place {
-            RopePlace::First => 0,
-            RopePlace::Last => head_dim - rope.dims,
-        };
-        for head in out.chunks_exact_mut(head_dim) {
-            self.kernels
-                .rotate(&mut head[start..start + rope.dims], cos, sin, rope.pairing);
-        }
-    }
-
     /// Puts the segments' keys and values into the pages of their sessions.
     fn store_rows(
         &self,
         shape: &KvShape,
         layer: usize,
         segments: &[Segment],
-        spans: &mut [Span<'_>],
+        spans: &mut [Batch<'_>],
         work: &mut Work,
     ) {
         let Work {
@@ -304,7 +350,8 @@ impl Core {
                         let row = start + i;
                         Query {
                             vector: &query[row * width..][channels.clone()],
-                            visible: 0..segment.position + row + 1,
+                            visible: first_seen(a, segment.position + row)
+                                ..segment.position + row + 1,
                             // SAFETY: each (row, head) is one task's.
                             out: unsafe { out.slice_mut(row, channels.clone()) },
                         }
@@ -326,12 +373,13 @@ impl Core {
             quantised,
             hidden,
             branch,
+            direct,
             ..
         } = work;
         let heads = &heads[..count * inputs];
         self.quantise_for(&[matrix.encoding], heads, inputs, quantised);
         let input = rows::input(matrix.encoding, heads, inputs, quantised);
-        let out = if branch.is_empty() { hidden } else { branch };
+        let out = if *direct { hidden } else { branch };
         let target = SharedRows::new(&mut out[..count * width], width, width);
         let rows = Rows::First(count);
         self.over_blocks(matrix.blocks(), count, &|blocks| {

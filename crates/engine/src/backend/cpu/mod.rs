@@ -5,7 +5,14 @@
 //! nothing: all buffers are made for [`Shape::step_rows`] rows at opening.
 
 mod attention;
+mod compressed;
+mod delta;
 mod ffn;
+mod latent;
+mod listed;
+mod mixers;
+mod ngram;
+mod residual;
 mod rows;
 mod work;
 
@@ -18,11 +25,15 @@ use lamella_kernels::{
     Epilogue, Isa, Kernels, NormWeight, Pool, Rows, SharedRows, angles, rope_frequencies,
     unpack_row,
 };
-use lamella_program::block::{Ffn, Mixer, RmsNorm, Rope};
-use lamella_program::{OperandId, Program};
+use lamella_program::block::{
+    Activation, Ffn, LatentSelection, Mixer, Residual, RmsNorm, Rope, ShortConvolution,
+};
+use lamella_program::state::layer_state;
+use lamella_program::{OperandId, Program, Role};
+use residual::Frame;
 use std::sync::Arc;
-use work::Work;
 pub(crate) use work::workspace_bytes;
+use work::{Site, Work};
 
 /// What the buffers are made for.
 #[derive(Clone, Copy)]
@@ -47,20 +58,66 @@ struct Core {
     pool: Pool,
     /// Distinct rotations of the program, with their frequencies.
     ropes: Vec<(Rope, Vec<f64>)>,
+    sealed: Vec<usize>,
+    taps: Vec<Box<[f32]>>,
 }
 
 /// Distinct rotations of the program's layers.
 fn distinct_ropes(program: &Program) -> Vec<Rope> {
     let mut ropes: Vec<Rope> = Vec::new();
     for layer in &program.layers {
-        if let Mixer::Attention(a) = &layer.mixer.body
-            && let Some(rope) = &a.rope
-            && !ropes.contains(rope)
-        {
-            ropes.push(rope.clone());
+        let (own, index) = match &layer.mixer.body {
+            Mixer::Attention(a) => (a.rope.as_ref(), a.indexer.as_ref()),
+            Mixer::LatentAttention(a) => (
+                a.rope.as_ref(),
+                match &a.selection {
+                    Some(LatentSelection::Own(ix)) => Some(ix),
+                    _ => None,
+                },
+            ),
+            Mixer::CompressedAttention(a) => {
+                (Some(&a.rope), a.indexer.as_ref().map(|ix| &ix.indexer))
+            }
+            _ => (None, None),
+        };
+        for rope in own.into_iter().chain(index.and_then(|ix| ix.rope.as_ref())) {
+            if !ropes.contains(rope) {
+                ropes.push(rope.clone());
+            }
         }
     }
     ropes
+}
+
+/// Layers before each one that seal a block of the attention residual.
+fn sealed_before(program: &Program) -> Vec<usize> {
+    let mut sealed = 0;
+    let layers = program.layers.iter();
+    layers
+        .map(|layer| {
+            let before = sealed;
+            if let Residual::AttentionResidual { seals: true, .. } = layer.residual {
+                sealed += 1;
+            }
+            before
+        })
+        .collect()
+}
+
+/// Weights of the convolutions as `[taps][channels]`, by operand.
+fn transposed_taps(program: &Program, weights: &[Loaded]) -> Vec<Box<[f32]>> {
+    let operands = program.operands.iter().zip(weights);
+    operands
+        .map(|(operand, loaded)| {
+            if operand.role != Role::Kernel {
+                return Box::default();
+            }
+            let (taps, values) = (operand.cols(), loaded.vector());
+            let channels = values.len() / taps;
+            let at = |i: usize| values[i % channels * taps + i / channels];
+            (0..values.len()).map(at).collect()
+        })
+        .collect()
 }
 
 impl Cpu {
@@ -81,11 +138,13 @@ impl Cpu {
         let ropes = distinct_ropes(&program)
             .into_iter()
             .map(|rope| {
-                let frequencies = rope_frequencies(rope.theta, rope.dims);
+                let frequencies = rope_frequencies(&rope);
                 (rope, frequencies)
             })
             .collect();
         let work = Work::new(&program, shape);
+        let sealed = sealed_before(&program);
+        let taps = transposed_taps(&program, &weights);
         let pool = Pool::new(shape.threads).map_err(threads)?;
         Ok(Cpu {
             core: Core {
@@ -94,6 +153,8 @@ impl Cpu {
                 kernels,
                 pool,
                 ropes,
+                sealed,
+                taps,
             },
             work,
         })
@@ -101,8 +162,7 @@ impl Cpu {
 
     /// Prepares the buffers for a piece: its size, and the angles of its positions.
     fn begin(&mut self, segments: &[Segment]) {
-        let rows = segments.last().map_or(0, |s| s.row + s.rows);
-        self.work.begin(rows);
+        self.work.begin(segments);
         for ((_, frequencies), table) in self.core.ropes.iter().zip(&mut self.work.angles) {
             let pairs = frequencies.len();
             for segment in segments {
@@ -111,6 +171,12 @@ impl Cpu {
                     let (cos, sin) = (&mut table.cos[at.clone()], &mut table.sin[at]);
                     angles(frequencies, segment.position + i, cos, sin);
                 }
+            }
+        }
+        for (table, back) in self.work.angles.iter().zip(&mut self.work.back) {
+            back.cos.copy_from_slice(&table.cos);
+            for (back, sin) in back.sin.iter_mut().zip(&table.sin) {
+                *back = -sin;
             }
         }
     }
@@ -128,6 +194,59 @@ impl Core {
     fn vector(&self, id: OperandId) -> &[f32] {
         self.weights[id.index()].vector()
     }
+
+    /// Weights of a convolution, `[taps][channels]`.
+    fn taps(&self, convolution: &ShortConvolution) -> &[f32] {
+        &self.taps[convolution.weight.index()]
+    }
+
+    fn rope_index(&self, rope: &Rope) -> usize {
+        match self.ropes.iter().position(|(known, _)| known == rope) {
+            Some(index) => index,
+            None => unreachable!("all rotations were collected at opening"),
+        }
+    }
+
+    fn activate(&self, activation: Activation, x: &mut [f32]) {
+        match activation {
+            Activation::Silu => self.kernels.silu(x),
+            Activation::Sigmoid => self.kernels.sigmoid(x),
+        }
+    }
+
+    /// Norms each `width` values of `x` on their own.
+    fn norm_heads_of(&self, norm: &RmsNorm, width: usize, x: &mut [f32]) {
+        let weight = self.norm_weight(norm);
+        for part in x.chunks_exact_mut(width) {
+            self.kernels.rms_norm_in_place(part, weight, norm.eps);
+        }
+    }
+
+    /// Runs a layer's mixer over the piece.
+    fn mixer(&self, index: usize, segments: &[Segment], spans: &mut [Span<'_>], work: &mut Work) {
+        match &self.program.layers[index].mixer.body {
+            Mixer::Attention(a) => self.attention(a, index, segments, spans, work),
+            Mixer::LatentAttention(a) => {
+                self.latent_attention(a, index, segments, spans, work);
+            }
+            Mixer::CompressedAttention(a) => {
+                self.compressed_attention(a, index, segments, spans, work);
+            }
+            Mixer::Kda(d) | Mixer::GatedDeltaNet(d) => {
+                self.delta_net(d, index, segments, spans, work);
+            }
+            _ => unreachable!("the closure check refuses mixers without rules"),
+        }
+    }
+
+    /// Place of the state item `name` of a layer; only the ones after the mixer's need it.
+    fn item(&self, index: usize, name: &str) -> usize {
+        let items = layer_state(&self.program, index);
+        match items.iter().position(|item| item.name == name) {
+            Some(place) => place,
+            None => unreachable!("the layer declares {name}"),
+        }
+    }
 }
 
 impl Backend for Cpu {
@@ -139,16 +258,26 @@ impl Backend for Cpu {
         self.begin(segments);
         let core = &self.core;
         let entry = &core.program.entry;
-        let width = core.program.dims.hidden;
+        let (width, stream) = (core.program.dims.hidden, core.program.boundary.width);
         let table = core.weights[entry.embedding.index()].matrix(0);
-        for (row, &token) in self.work.hidden.chunks_exact_mut(width).zip(tokens) {
-            unpack_row(&table, token as usize, row);
+        let first = core.program.layers.first().map(|layer| &layer.residual);
+        let last_only = matches!(first, Some(Residual::AttentionResidual { .. }));
+        for (row, &token) in self.work.hidden.chunks_exact_mut(stream).zip(tokens) {
+            // The last part is the running sum of an attention residual; other streams all start
+            // as the embedding.
+            let (others, own) = row.split_at_mut(stream - width);
+            unpack_row(&table, token as usize, own);
             if let Some(scale) = entry.scale {
-                core.kernels.scale(row, scale);
+                core.kernels.scale(own, scale);
             }
             if let Some(norm) = &entry.norm {
                 core.kernels
-                    .rms_norm_in_place(row, core.norm_weight(norm), norm.eps);
+                    .rms_norm_in_place(own, core.norm_weight(norm), norm.eps);
+            }
+            if !last_only {
+                others
+                    .chunks_exact_mut(width)
+                    .for_each(|s| s.copy_from_slice(own));
             }
         }
     }
@@ -167,28 +296,33 @@ impl Backend for Cpu {
     ) -> Result<(), Error> {
         let Cpu { core, work } = self;
         let layer = &core.program.layers[index];
-        core.enter_block(
-            layer.mixer.pre_norm.as_ref(),
-            layer.mixer.post_norm.is_some(),
-            work,
-        );
-        match &layer.mixer.body {
-            Mixer::Attention(a) => core.attention(a, index, segments, spans, work),
-            _ => unreachable!("the closure check refuses mixers without rules"),
+        core.add_ngrams(index, segments, spans, work);
+        let frame = Frame::new(layer, Site::Mixer, &layer.mixer, core.sealed[index]);
+        core.enter_block(&frame, work);
+        core.mixer(index, segments, spans, work);
+        if let Some(convolution) = &layer.mixer.convolution {
+            let place = [index, core.item(index, "conv.mixer")];
+            core.convolve_branch(convolution, place, segments, spans, work);
         }
-        core.leave_block(layer.mixer.post_norm.as_ref(), work);
+        core.leave_block(&frame, work);
         cancel.check()?;
-        core.enter_block(
-            layer.ffn.pre_norm.as_ref(),
-            layer.ffn.post_norm.is_some(),
-            work,
-        );
+        let frame = Frame::new(layer, Site::Ffn, &layer.ffn, core.sealed[index]);
+        core.enter_block(&frame, work);
         match &layer.ffn.body {
             Ffn::Dense(unit) => core.dense(unit, work),
-            Ffn::Routed(routed) => core.routed(routed, work, cancel)?,
+            Ffn::Routed(routed) => {
+                if routed.router.hash_table.is_some() {
+                    tokens_of(segments, spans, &mut work.tokens);
+                }
+                core.routed(routed, work, cancel)?;
+            }
             _ => unreachable!("the closure check refuses ffn blocks without rules"),
         }
-        core.leave_block(layer.ffn.post_norm.as_ref(), work);
+        if let Some(convolution) = &layer.ffn.convolution {
+            let place = [index, core.item(index, "conv.ffn")];
+            core.convolve_branch(convolution, place, segments, spans, work);
+        }
+        core.leave_block(&frame, work);
         Ok(())
     }
 
@@ -202,9 +336,19 @@ impl Backend for Cpu {
         let width = core.program.dims.hidden;
         let count = rows.len();
         let work = &mut *work;
+        if let Some(reduction) = &exit.reduction
+            && !work.reduced
+        {
+            core.reduce(reduction, work);
+            work.reduced = true;
+        }
+        let source = match exit.reduction {
+            Some(_) => &work.mixed,
+            None => &work.hidden,
+        };
         core.norm_rows(
             exit.norm.as_ref(),
-            &work.hidden,
+            source,
             Rows::At(rows),
             &mut work.normed[..count * width],
             width,
@@ -232,6 +376,17 @@ impl Backend for Cpu {
             for logit in &mut out[before..] {
                 *logit = cap * libm::tanhf(*logit / cap);
             }
+        }
+    }
+}
+
+/// The token ids of the piece's rows.
+fn tokens_of(segments: &[Segment], spans: &[Span<'_>], tokens: &mut Vec<u32>) {
+    tokens.clear();
+    for segment in segments {
+        for i in 0..segment.rows {
+            let id = spans[segment.span].token_before(segment.position + i, 0);
+            tokens.push(id.unwrap_or(0));
         }
     }
 }

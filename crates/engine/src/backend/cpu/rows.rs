@@ -1,10 +1,9 @@
 //! What blocks do row by row around their products: norms, quantised inputs, cutting of work.
 
 use super::Core;
-use super::work::Work;
-use lamella_kernels::{Input, QuantisedRows, Rows, SharedRows};
+use lamella_kernels::{Epilogue, Input, NormWeight, QuantisedRows, Rows, SharedRows};
 use lamella_program::Encoding;
-use lamella_program::block::RmsNorm;
+use lamella_program::block::{Linear, RmsNorm};
 use std::ops::Range;
 
 /// Row-wise work below this many elements is done by the caller alone: a fork costs more.
@@ -35,35 +34,16 @@ pub(super) fn input<'a>(
     }
 }
 
+/// The weight of a norm over a part of the values it covers.
+pub(super) fn part_of(weight: NormWeight<'_>, part: Range<usize>) -> NormWeight<'_> {
+    match weight {
+        NormWeight::None => NormWeight::None,
+        NormWeight::Plain(w) => NormWeight::Plain(&w[part]),
+        NormWeight::UnitOffset(w) => NormWeight::UnitOffset(&w[part]),
+    }
+}
+
 impl Core {
-    /// Norms the stream into the block's input; with a post-norm, clears the block's output.
-    pub(super) fn enter_block(&self, norm: Option<&RmsNorm>, post_norm: bool, work: &mut Work) {
-        let width = self.program.dims.hidden;
-        let elements = work.hidden.len();
-        let rows = Rows::First(work.rows());
-        let out = &mut work.normed[..elements];
-        self.norm_rows(norm, &work.hidden, rows, out, width);
-        if post_norm {
-            work.branch[..elements].fill(0.0);
-        }
-    }
-
-    /// Norms the block's output and adds it to the stream. Without a post-norm the block has
-    /// added to the stream itself.
-    pub(super) fn leave_block(&self, norm: Option<&RmsNorm>, work: &mut Work) {
-        let Some(norm) = norm else { return };
-        let width = self.program.dims.hidden;
-        let weight = self.norm_weight(norm);
-        let Work { hidden, branch, .. } = work;
-        for (x, y) in hidden
-            .chunks_exact_mut(width)
-            .zip(branch.chunks_exact_mut(width))
-        {
-            self.kernels.rms_norm_in_place(y, weight, norm.eps);
-            self.kernels.add(x, y);
-        }
-    }
-
     /// Norms the given rows of `width` elements into the rows of `out`, in order; copies them
     /// where there is no norm.
     pub(super) fn norm_rows(
@@ -107,6 +87,64 @@ impl Core {
                 writer.quantise_row(&self.kernels, row, &x[row * width..(row + 1) * width]);
             }
         });
+    }
+
+    /// Quantises rows of `width` elements if any of `maps` needs it.
+    pub(super) fn prepare<'m>(
+        &self,
+        maps: impl IntoIterator<Item = &'m Linear>,
+        x: &[f32],
+        width: usize,
+        out: &mut QuantisedRows,
+    ) {
+        for map in maps {
+            let encoding = self.weights[map.weight.index()].matrix(0).encoding;
+            if encoding.is_compiled() {
+                return self.quantise_for(&[encoding], x, width, out);
+            }
+        }
+    }
+
+    /// `y[t] = W x[t] (+ bias)` for every row of `x`, then `epilogue` into the rows of `out`.
+    pub(super) fn project(
+        &self,
+        map: &Linear,
+        x: &[f32],
+        quantised: &mut QuantisedRows,
+        out: &mut [f32],
+        epilogue: Epilogue<'_>,
+    ) {
+        let matrix = self.weights[map.weight.index()].matrix(0);
+        self.quantise_for(&[matrix.encoding], x, matrix.cols, quantised);
+        self.project_prepared(map, x, quantised, out, epilogue);
+    }
+
+    /// [`project`](Core::project) of rows that are quantised already where the map needs it.
+    pub(super) fn project_prepared(
+        &self,
+        map: &Linear,
+        x: &[f32],
+        quantised: &QuantisedRows,
+        out: &mut [f32],
+        epilogue: Epilogue<'_>,
+    ) {
+        let matrix = self.weights[map.weight.index()].matrix(0);
+        let count = x.len() / matrix.cols;
+        let input = input(matrix.encoding, x, matrix.cols, quantised);
+        let target = SharedRows::new(&mut *out, matrix.rows, matrix.rows);
+        let rows = Rows::First(count);
+        self.over_blocks(matrix.blocks(), count, &|blocks| {
+            // SAFETY: each task writes the columns of its own blocks.
+            unsafe {
+                self.kernels
+                    .matmul(&matrix, blocks, input, rows, &target, rows, epilogue);
+            }
+        });
+        if let Some(bias) = map.bias {
+            for row in out.chunks_exact_mut(matrix.rows) {
+                self.kernels.add(row, self.vector(bias));
+            }
+        }
     }
 
     /// Calls `body` for every row of `width` elements, on all threads where it pays.
