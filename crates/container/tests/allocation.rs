@@ -4,11 +4,12 @@
 
 mod common;
 
+use common::coded::Shipment;
 use common::{Sizes, convert_quietly, options};
 use lamella_container::Keep;
 use lamella_container::safetensors::Header;
 use lamella_container::table::Table;
-use lamella_program::Encoding;
+use lamella_program::{Encoding, OperandId};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -119,19 +120,50 @@ fn conversion_needs_far_less_than_a_layer() {
     };
     let layer = sizes.experts * 3 * sizes.width * sizes.hidden * 2;
     let temp = tempfile::tempdir().unwrap();
-    let store = common::open_of(&temp.path().join("model"), sizes);
-    for want in [Encoding::Q4, Encoding::F32] {
-        let out = temp.path().join(want.name());
-        let (report, peak) =
-            peak_of(|| convert_quietly(&store, &out, &options(Keep::As(want))).unwrap());
-        println!("{want}: {peak} bytes at most, a layer's experts are {layer}");
-        assert!(
-            peak < 10 << 20,
-            "{want}: {peak} bytes, a layer's experts are {layer}"
-        );
-        assert!(
-            report.bytes as usize > 2 * peak,
-            "the model is too small to tell"
-        );
+    let plain = common::open_of(&temp.path().join("model"), sizes);
+    let coded = Shipment::new(sizes).open(&temp.path().join("coded"));
+    let both = [Encoding::Q4, Encoding::F32];
+    for (store, name, wanted) in [
+        (plain, "plain", &both[..]),
+        (coded.unwrap(), "coded", &both[..1]),
+    ] {
+        for &want in wanted {
+            let out = temp.path().join(format!("{name}-{want}"));
+            let (report, peak) =
+                peak_of(|| convert_quietly(&store, &out, &options(Keep::As(want))).unwrap());
+            let what = format!("{name}, {want}: {peak} bytes, a layer's experts are {layer}");
+            println!("{what}");
+            assert!(peak < 10 << 20, "{what}");
+            assert!(
+                report.bytes as usize > 2 * peak,
+                "the model is too small to tell"
+            );
+        }
+    }
+}
+
+#[test]
+fn reading_codes_needs_little_beside_the_rows() {
+    let _alone = alone();
+    let sizes = Sizes {
+        hidden: 2048,
+        width: 512,
+        experts: 2,
+        vocabulary: 1024,
+    };
+    let temp = tempfile::tempdir().unwrap();
+    let store = Shipment::new(sizes).open(temp.path()).unwrap();
+    let operands = store.program().operands.iter().enumerate();
+    for (number, operand) in operands.filter(|(_, o)| o.rows() > 100) {
+        let id = OperandId(number as u32);
+        let encoding = store.encodings(id)[0];
+        for rows in [0..1, 0..operand.rows()] {
+            let bytes = encoding.matrix_bytes(rows.len(), operand.cols()).unwrap();
+            let mut buffer = vec![0; bytes];
+            let read = || store.read_rows(id, 0, encoding, rows.clone(), &mut buffer);
+            let (result, peak) = peak_of(read);
+            result.unwrap();
+            assert!(peak < 2 << 20, "{}, {rows:?}: {peak} bytes", operand.name);
+        }
     }
 }

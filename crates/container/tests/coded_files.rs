@@ -138,7 +138,7 @@ fn fixture(name: &str) -> impl Fn(&str) -> common::Tensor {
         let tensor = header.tensors.iter().find(|t| t.name == name).unwrap();
         let start = tensor.offset as usize;
         common::Tensor {
-            dtype: ["I8", "U8", "F8_E4M3", "F8_E8M0", "F32"]
+            dtype: ["I8", "U8", "F8_E4M3", "F8_E8M0", "F32", "BF16"]
                 .into_iter()
                 .find(|d| *d == tensor.dtype)
                 .unwrap(),
@@ -231,7 +231,7 @@ fn fp8_of_independent_checkpoints_decodes_as_their_readers_do() {
     let expected = Matrix {
         shape: [192, 160],
         some: [
-            (0, 0, 0.062_844_656),
+            (0, 0, 0.062_844_66),
             (0, 1, 0.270_715_45),
             (64, 81, 0.077_347_27),
             (191, 159, -0.077_881_545),
@@ -256,6 +256,41 @@ fn fp8_of_independent_checkpoints_decodes_as_their_readers_do() {
     };
     let coding = blocks("layers.0.attn.wkv.scale");
     check_matrix("deepseek_v4-303", tensor, coding, Encoding::Bf16, &expected);
+}
+
+#[test]
+fn fp8_with_bf16_scales_decodes_as_its_reader_does() {
+    let tensor = "model.language_model.layers.0.linear_attn.in_proj_qkv.weight";
+    let expected = Matrix {
+        shape: [256, 128],
+        some: [
+            (0, 0, -0.117_919_92),
+            (0, 1, -0.151_611_33),
+            (85, 65, 0.092_651_37),
+            (255, 127, -0.128_173_83),
+            (128, 126, 0.119_628_906),
+        ],
+        sums: [-14.834_833_234_548_569, 3_004.466_907_292_604_4],
+    };
+    let coding = blocks(&format!("{tensor}_scale_inv"));
+    check_matrix("qwen36fp8-707", tensor, coding, Encoding::F32, &expected);
+
+    let table = "model.language_model.layers.1.ple.ple_embedding.ngram_embedding";
+    let expected = Matrix {
+        shape: [320, 16],
+        some: [
+            (0, 0, 0.137_695_31),
+            (0, 1, -1.376_953_1),
+            (106, 9, 0.757_324_2),
+            (319, 15, 0.963_867_2),
+            (160, 14, 0.688_476_56),
+        ],
+        sums: [-65.701_170_444_488_53, 4_067.426_277_637_481_7],
+    };
+    let scale = format!("{table}.weight_scale");
+    let coding = Coding::TensorFp8 { scale };
+    let shard = format!("{table}.shard_0.weight");
+    check_matrix("qwen38fp8-777", &shard, coding, Encoding::F32, &expected);
 }
 
 #[test]
@@ -328,10 +363,10 @@ fn nvfp4_of_an_independent_checkpoint_decodes_as_its_reader_does() {
         shape: [64, 128],
         some: [
             (0, 0, -0.024_735_538),
-            (0, 1, 0.098_942_153),
+            (0, 1, 0.098_942_15),
             (21, 65, -0.024_735_538),
-            (63, 127, -0.087_948_583),
-            (32, 126, 0.098_942_153),
+            (63, 127, -0.087_948_58),
+            (32, 126, 0.098_942_15),
         ],
         sums: [1.302_738_248_370_587_8, 747.432_406_418_956_8],
     };

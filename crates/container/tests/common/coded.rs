@@ -119,6 +119,46 @@ fn scales(dtype: &str, count: usize, random: &mut Random) -> (Vec<u8>, Vec<f64>)
     (bytes, numbers)
 }
 
+/// The scales of a tensor, and the block of numbers that shares one.
+struct Grid {
+    dtype: &'static str,
+    shape: Vec<usize>,
+    block: [usize; 2],
+    coding: Coding,
+}
+
+impl Grid {
+    fn of(name: &str, how: How, leading: &[usize], cols: usize) -> Grid {
+        let rows = leading.iter().product::<usize>();
+        let scale = format!("{name}.scale");
+        let (dtype, shape, block, coding) = match how {
+            How::Block(dtype, block) => {
+                let shape = vec![rows.div_ceil(block[0]), cols.div_ceil(block[1])];
+                (dtype, shape, block, Coding::BlockFp8 { scale, block })
+            }
+            How::Whole(dtype) => {
+                let coding = Coding::TensorFp8 { scale };
+                (dtype, vec![1], [rows, cols], coding)
+            }
+            How::Mxfp4(_, dtype) => {
+                let shape = [leading, &[cols / 32]].concat();
+                (dtype, shape, [1, 32], Coding::Mxfp4 { scale })
+            }
+            How::Nvfp4(_) => {
+                let global = format!("{name}.global");
+                let shape = [leading, &[cols / 16]].concat();
+                ("F8_E4M3", shape, [1, 16], Coding::Nvfp4 { scale, global })
+            }
+        };
+        Grid {
+            dtype,
+            shape,
+            block,
+            coding,
+        }
+    }
+}
+
 impl Shipment {
     /// The plain tiny model.
     pub fn plain(sizes: Sizes) -> Shipment {
@@ -170,35 +210,14 @@ impl Shipment {
                 code => code,
             })
             .collect();
-        let scale_name = format!("{name}.scale");
-        let (dtype, dims, [b0, b1], coding) = match how {
-            How::Block(dtype, block) => {
-                let dims = vec![rows.div_ceil(block[0]), cols.div_ceil(block[1])];
-                let scale = scale_name.clone();
-                (dtype, dims, block, Coding::BlockFp8 { scale, block })
-            }
-            How::Whole(dtype) => {
-                let scale = scale_name.clone();
-                (dtype, vec![1], [rows, *cols], Coding::TensorFp8 { scale })
-            }
-            How::Mxfp4(_, dtype) => {
-                let scale = scale_name.clone();
-                (
-                    dtype,
-                    [leading, &[cols / 32]].concat(),
-                    [1, 32],
-                    Coding::Mxfp4 { scale },
-                )
-            }
-            How::Nvfp4(_) => {
-                let (scale, global) = (scale_name.clone(), format!("{name}.global"));
-                let dims = [leading, &[cols / 16]].concat();
-                ("F8_E4M3", dims, [1, 16], Coding::Nvfp4 { scale, global })
-            }
-        };
+        let Grid {
+            dtype,
+            shape: dims,
+            block: [b0, b1],
+            coding,
+        } = Grid::of(name, how, leading, *cols);
         let (bytes, inner) = scales(dtype, dims.iter().product(), &mut self.random);
-        let shape_of_scales = dims;
-        self.insert(&scale_name, dtype, &shape_of_scales, bytes);
+        self.insert(&format!("{name}.scale"), dtype, &dims, bytes);
         let outer = self.outer(name, how, leading);
         let mut numbers = Vec::with_capacity(rows * cols);
         for n in 0..rows * cols {
