@@ -179,14 +179,6 @@ impl Config {
     /// Numbers that are usable one by one and contradict each other.
     fn check_geometry(&self, c: &mut ConfigReader<'_>) -> Result<(), Rejected> {
         let mut result = Ok(());
-        let a = &self.attention;
-        if !a.heads.is_multiple_of(a.kv_heads) {
-            let message = format!(
-                "{} query heads cannot share {} key heads",
-                a.heads, a.kv_heads
-            );
-            result = Err(c.reject("num_key_value_heads", message));
-        }
         let d = &self.delta;
         if !d.value_heads.is_multiple_of(d.key_heads) {
             let message = format!(
@@ -194,14 +186,6 @@ impl Config {
                 d.value_heads, d.key_heads
             );
             result = Err(c.reject("linear_num_value_heads", message));
-        }
-        let rotated = a.rope.dims;
-        if rotated < 2 || !rotated.is_multiple_of(2) {
-            let message = format!(
-                "{rotated} of {} channels cannot rotate in pairs",
-                a.head_dim
-            );
-            result = Err(c.reject("partial_rotary_factor", message));
         }
         if self.layers.iter().any(|kind| !kind.sparse) && self.dense_width == 0 {
             let message = "is missing, and a layer without experts needs it";
@@ -242,18 +226,30 @@ fn read_attention(c: &mut ConfigReader<'_>) -> Result<GatedHeads, Rejected> {
     let head_dim = c.count("head_dim", MAX_WIDTH);
     // For a text the three axes of a position are equal, however the channels are shared out.
     let keys = read_rope(c, &["mrope_interleaved", "mrope_section"]);
-    let share = keys.partial.unwrap_or(ROTATED_SHARE);
+    if keys.partial_rejected {
+        return Err(Rejected);
+    }
+    let (heads, kv_heads, head_dim) = (heads?, kv_heads?, head_dim?);
+    if !heads.is_multiple_of(kv_heads) {
+        let message = format!("{heads} query heads cannot share {kv_heads} key heads");
+        return Err(c.reject("num_key_value_heads", message));
+    }
+    let rotated = (head_dim as f64 * keys.partial.unwrap_or(ROTATED_SHARE)) as usize;
+    if rotated == 0 || !rotated.is_multiple_of(2) {
+        let message = format!("of {head_dim} channels makes {rotated}, which do not form pairs");
+        return Err(c.reject("partial_rotary_factor", message));
+    }
     let rope = Rope {
         theta: keys.theta,
-        dims: (head_dim? as f64 * share) as usize,
+        dims: rotated,
         place: RopePlace::First,
         pairing: RopePairing::Half,
         yarn: None,
     };
     Ok(GatedHeads {
-        heads: heads?,
-        kv_heads: kv_heads?,
-        head_dim: head_dim?,
+        heads,
+        kv_heads,
+        head_dim,
         rope,
     })
 }

@@ -131,44 +131,6 @@ pub(crate) fn unused_elements(program: &Program, name: &str, tensors: &[TensorIn
     wanted.map(|t| t.shape.iter().product::<usize>()).sum()
 }
 
-/// Damages one tensor of a checkpoint at a time and expects exactly that defect: each one lost,
-/// each dimension of each changed, each element type made unusable.
-pub(crate) fn check_each_tensor(config: &Value, tensors: &[TensorInfo]) {
-    let program = program(config, tensors);
-    let unused: Vec<&String> = program.unused.iter().flat_map(|u| &u.tensors).collect();
-    for (index, tensor) in tensors.iter().enumerate() {
-        if unused.contains(&&tensor.name) {
-            continue;
-        }
-        let name = &tensor.name;
-        let mut lost = tensors.to_vec();
-        lost.remove(index);
-        let found = defects(config, &lost);
-        assert!(
-            matches!(&found[..], [Defect::MissingTensor { tensor, .. }] if tensor == name),
-            "{name} lost: {found:#?}"
-        );
-        let mut damaged = tensors.to_vec();
-        for dim in 0..tensor.shape.len() {
-            damaged[index].shape[dim] += 1;
-            let expected = Defect::TensorShape {
-                tensor: name.clone(),
-                found: damaged[index].shape.clone(),
-                expected: tensor.shape.clone(),
-            };
-            assert_eq!(defects(config, &damaged), [expected]);
-            damaged[index].shape[dim] -= 1;
-        }
-        damaged[index].dtype = "I8".into();
-        damaged[index].encoding = None;
-        let expected = Defect::ElementType {
-            tensor: name.clone(),
-            dtype: "I8".into(),
-        };
-        assert_eq!(defects(config, &damaged), [expected]);
-    }
-}
-
 /// Adds one tensor of each name and expects exactly that defect.
 pub(crate) fn check_extra_tensors(config: &Value, tensors: &[TensorInfo], names: &[&str]) {
     for &name in names {
