@@ -38,12 +38,18 @@ pub(crate) fn lower(
     .program())
 }
 
-/// FP4 stacks of experts are told from BF16 ones by their element type alone: releases leave some
-/// layers as they were trained.
+/// FP4 stacks of experts are told from BF16 ones by their element type: releases leave some layers
+/// as they were trained. Where the type is no answer, their scales are.
 fn coding(sources: &Sources<'_>, tensor: &str) -> Option<Coding> {
-    let stack = tensor.ends_with(parts::EXPERTS[0]) || tensor.ends_with(parts::EXPERTS[1]);
-    (stack && sources.dtype(tensor) == Some("U8")).then(|| Coding::Nvfp4 {
-        scale: format!("{tensor}.scale"),
+    let scale = format!("{tensor}.scale");
+    let in_codes = match sources.dtype(tensor) {
+        Some("U8") => true,
+        Some("BF16" | "F16" | "F32") => false,
+        _ => sources.has(&scale),
+    };
+    let stack = parts::EXPERTS.iter().any(|end| tensor.ends_with(end));
+    (stack && in_codes).then(|| Coding::Nvfp4 {
+        scale,
         global: format!("{tensor}.scale2"),
     })
 }

@@ -105,6 +105,8 @@ fn model_opt(sources: &Sources<'_>, tensor: &str) -> Option<Coding> {
 
 /// Whether `name` is one of the scales of inputs that ModelOpt leaves beside NVFP4 tensors.
 pub(super) fn is_input_scale(sources: &Sources<'_>, name: &str) -> bool {
-    let stem = name.strip_suffix(".input_scale");
-    stem.is_some_and(|stem| sources.dtype(&format!("{stem}.weight")) == Some("U8"))
+    name.strip_suffix(".input_scale").is_some_and(|stem| {
+        let weight = format!("{stem}.weight");
+        sources.dtype(&weight) == Some("U8") || sources.has(&format!("{weight}_scale_2"))
+    })
 }

@@ -1,7 +1,7 @@
 //! Constants of the hashes that pick rows of the n-gram tables. A checkpoint carries them too; they
 //! follow from the configuration, and a test holds them against published ones.
 
-use super::config::Ngram;
+use super::ngram_keys::Ngram;
 
 /// Constants of one layer's table.
 #[derive(Debug, PartialEq, Eq)]

@@ -11,6 +11,7 @@ mod codes;
 mod config;
 mod hash;
 mod ngram;
+mod ngram_keys;
 mod unused;
 
 use crate::common::Builder;
@@ -87,7 +88,7 @@ impl Lowering<'_> {
             boundary: Boundary {
                 state_schema: "qwen38/streams.v1".to_owned(),
                 width: c.streams * c.hidden,
-                needs_token_ids: true,
+                needs_token_ids: c.ngram.is_some(),
             },
             entry: Entry {
                 embedding,

@@ -1,8 +1,8 @@
 //! Hashed n-gram embeddings.
 
 use super::Lowering;
-use super::config::Ngram;
 use super::hash::{Hashes, hashes};
+use super::ngram_keys::Ngram;
 use lamella_program::block::{Activation, ShortConvolution};
 use lamella_program::program::PerLayerEmbedding;
 use lamella_program::{OperandId, Role, Slice};

@@ -1,9 +1,10 @@
 //! Parts of the checkpoint that are known and not executed, claimed name by name.
 
 use super::codes;
-use super::config::{Config, Ngram};
+use super::config::Config;
 use super::hash::hashes;
 use super::ngram::{shard_name, shards};
+use super::ngram_keys::Ngram;
 use crate::common::{component, numbered};
 use crate::qwen::{is_gated_layer, vision_tower};
 use crate::sources::Sources;

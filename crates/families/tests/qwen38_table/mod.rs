@@ -2,9 +2,62 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use crate::common::tensor;
+use crate::common::{fixture, tensor};
 use lamella_program::TensorInfo;
 use serde_json::{Value, json};
+
+/// The configuration of the release.
+pub(crate) fn released() -> Value {
+    let (mut config, _) = fixture("qwen38-111");
+    let kinds: Vec<&str> = (1..=48)
+        .map(|n| match n % 4 {
+            0 => "full_attention",
+            _ => "linear_attention",
+        })
+        .collect();
+    let text = json!({
+        "hidden_size": 2560, "num_hidden_layers": 48, "layer_types": kinds,
+        "vocab_size": 248_320, "num_attention_heads": 24, "num_key_value_heads": 2,
+        "head_dim": 256, "linear_num_key_heads": 16, "linear_num_value_heads": 48,
+        "linear_key_head_dim": 128, "linear_value_head_dim": 128, "num_experts": 512,
+        "num_experts_per_tok": 10, "moe_intermediate_size": 640,
+        "shared_expert_intermediate_size": 640, "hc_count": 4, "hc_lowrank": 320,
+        "indexer_n_heads": 4, "indexer_head_dim": 128, "indexer_budget": 2048,
+        "indexer_compress_ratio": 4, "ple_layer_ids": [2], "ple_embed_dim": 2560,
+        "ngram_size": 3, "heads_per_ngram": 8, "ngram_vocab_size_base": 20_000_000,
+        "make_ngram_vocab_size_divisible_by": 128, "split_ngram_parts": 128, "seed": 1234,
+        "max_position_embeddings": 262_144, "eos_token_id": 248_044, "bos_token_id": 248_044
+    });
+    for (key, value) in text.as_object().unwrap() {
+        config["text_config"][key] = value.clone();
+    }
+    let rope = &mut config["text_config"]["rope_parameters"];
+    rope["rope_theta"] = json!(1e7);
+    rope["mrope_section"] = json!([11, 11, 10]);
+    config
+}
+
+/// A configuration where everything is different: text only, a tied head, three streams, two n-gram
+/// tables of 4-grams in parts of which the last are empty.
+pub(crate) fn plain() -> Value {
+    let kinds = ["linear_attention", "indexed_attention"].repeat(3);
+    json!({
+        "model_type": "qwen4_exp_text", "hidden_act": "silu", "rms_norm_eps": 1e-6,
+        "hidden_size": 72, "num_hidden_layers": 6, "layer_types": kinds, "vocab_size": 280,
+        "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32,
+        "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 16,
+        "linear_value_head_dim": 24, "linear_conv_kernel_dim": 3, "num_experts": 8,
+        "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 40, "norm_topk_prob": false, "hc_count": 3,
+        "hc_lowrank": 10, "indexer_n_heads": 3, "indexer_kv_heads": 1, "indexer_head_dim": 24,
+        "indexer_budget": 12, "indexer_compress_ratio": 2, "ple_layer_ids": [3, 1],
+        "ple_embed_dim": 48, "ple_conv_kernel_size": 3, "ngram_size": 4, "heads_per_ngram": 2,
+        "ngram_vocab_size_base": 1, "make_ngram_vocab_size_divisible_by": 2,
+        "split_ngram_parts": 16, "seed": 77, "eos_token_id": [276, 274],
+        "tie_word_embeddings": true, "max_position_embeddings": 512, "rope_theta": 1e6,
+        "partial_rotary_factor": 0.5
+    })
+}
 
 /// How a table of tensors is stored.
 #[derive(Clone, Copy, PartialEq)]
