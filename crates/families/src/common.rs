@@ -96,8 +96,8 @@ impl<'a> Builder<'a> {
         )
     }
 
-    /// Rows that stand in several places of one tensor of `source` numbers, `rows` in all; `cuts` are
-    /// the first row of each place and how many it has.
+    /// Rows that stand in several places of one tensor of `source` numbers, `rows` in all; `cuts`
+    /// are the first row of each place and how many it has.
     ///
     /// A tensor that is absent or has another shape is a defect that the closure check names; it is
     /// then claimed in one piece, so that no number of the configuration alone decides how many
@@ -123,7 +123,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The experts of one layer under the name `tensor`: three tensors an expert, or two stacked
-    /// ones (`[experts, 2 * width, hidden]` with the gate's rows first, `[experts, hidden, width]`).
+    /// ones, `[experts, 2 * width, hidden]` (the gate's rows first) and `[experts, hidden, width]`.
     pub(crate) fn experts(
         &mut self,
         name: &str,

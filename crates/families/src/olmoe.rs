@@ -5,20 +5,20 @@
 //! optional clip comes after those norms and also holds values; the weights of the chosen experts
 //! are softmax probabilities over all experts, renormalised only where `norm_topk_prob` says so.
 
-use crate::common::read_rope;
+use crate::common::{Builder, check_size, read_rope};
 use crate::config::{
     ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
     Rejected,
 };
-use crate::operands::Operands;
+use crate::plain::{self, Ends};
+use crate::sources::Sources;
 use lamella_program::block::{
-    Attention, Block, Ffn, GatedActivation, GatedUnit, Layer, Mixer, QkNorm, QkNormScope, Residual,
-    Rope, RopePairing, RopePlace, Routed, Router, Scoring, Span, WeightRule,
+    Attention, Block, Ffn, Layer, Mixer, QkNorm, QkNormScope, Residual, Rope, RopePairing,
+    RopePlace, Routed, Router, Scoring, Span, WeightRule,
 };
-use lamella_program::program::{Boundary, Dims, Entry, Exit, PROGRAM_VERSION};
-use lamella_program::{Program, Role, Slice, TensorInfo};
+use lamella_program::program::Dims;
+use lamella_program::{Program, Role, TensorInfo};
 use serde_json::json;
-use std::collections::HashSet;
 
 /// The configuration keys that this family computes with.
 struct Config {
@@ -45,15 +45,14 @@ pub(crate) fn lower(
     reader: &mut ConfigReader<'_>,
     tensors: &[TensorInfo],
 ) -> Result<Program, Rejected> {
+    let sources = Sources::new(tensors);
     let config = Config::read(reader)?;
-    let names: HashSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
-    config.check_size(reader, &names)?;
-    Ok(Lowering {
+    check_size(reader, &sources, config.layers, 9, config.experts)?;
+    let lowering = Lowering {
         config: &config,
-        names,
-        operands: Operands::default(),
-    }
-    .program())
+        table: Builder::new(&sources, |_| None),
+    };
+    Ok(lowering.program())
 }
 
 impl Config {
@@ -141,89 +140,42 @@ impl Config {
         }
         result
     }
-
-    /// Refuses a configuration that is far larger than the checkpoint, before anything of that size
-    /// is built. A few missing tensors are the closure check's to name.
-    fn check_size(&self, c: &mut ConfigReader<'_>, names: &HashSet<&str>) -> Result<(), Rejected> {
-        let fused = names.iter().any(|name| name.ends_with(FUSED_DOWN));
-        let per_layer = 9 + if fused { 2 } else { 3 * self.experts };
-        let needed = self.layers * per_layer;
-        if needed > 4 * names.len() + 4096 || self.layers * self.experts > 1 << 17 {
-            let message = format!(
-                "{} layers of {} experts need {needed} tensors, and the checkpoint has {}",
-                self.layers,
-                self.experts,
-                names.len()
-            );
-            return Err(c.reject("num_hidden_layers", message));
-        }
-        Ok(())
-    }
 }
-
-/// Ends of the names that a re-export with stacked experts uses.
-const FUSED_GATE_UP: &str = "mlp.experts.gate_up_proj";
-const FUSED_DOWN: &str = "mlp.experts.down_proj";
 
 /// A checkpoint on its way to a program.
 struct Lowering<'a> {
     config: &'a Config,
-    names: HashSet<&'a str>,
-    operands: Operands,
+    table: Builder<'a>,
 }
 
 impl Lowering<'_> {
     fn program(mut self) -> Program {
         let c = self.config;
-        let table = [c.vocabulary, c.hidden];
-        let tensor = "model.embed_tokens.weight".to_owned();
-        let embedding = self
-            .operands
-            .matrix("embedding", Role::Embedding, tensor, table);
-        let layers = (0..c.layers).map(|index| self.layer(index)).collect();
-        let norm = self.operands.norm(
-            "final_norm",
-            "model.norm.weight".to_owned(),
-            c.hidden,
-            c.eps,
-        );
-        let head = if c.tied_head {
-            embedding
-        } else {
-            self.operands
-                .matrix("head", Role::Head, "lm_head.weight".to_owned(), table)
+        let shape = [c.vocabulary, c.hidden];
+        let mut table = |name: &str, role, source: &str| {
+            let source = format!("{source}.weight");
+            self.table.matrix(name, role, source, shape)
         };
-        Program {
-            version: PROGRAM_VERSION,
-            family: "olmoe".to_owned(),
-            dims: Dims {
-                hidden: c.hidden,
-                vocabulary: c.vocabulary,
-                context: c.context,
-            },
-            boundary: Boundary {
-                state_schema: "olmoe/stream.v1".to_owned(),
-                width: c.hidden,
-                needs_token_ids: false,
-            },
-            entry: Entry {
-                embedding,
-                scale: None,
-                norm: None,
-                per_layer_embeddings: Vec::new(),
-            },
-            layers,
-            exit: Exit {
-                reduction: None,
-                norm: Some(norm),
-                head,
-                logits: c.vocabulary,
-                scale: None,
-                soft_cap: None,
-            },
-            operands: self.operands.finish(),
-            unused: Vec::new(),
-        }
+        let embedding = table("embedding", Role::Embedding, "model.embed_tokens");
+        let head = match c.tied_head {
+            true => embedding,
+            false => table("head", Role::Head, "lm_head"),
+        };
+        let layers = (0..c.layers).map(|index| self.layer(index)).collect();
+        let operands = &mut self.table.operands;
+        let source = "model.norm.weight".to_owned();
+        let norm = operands.norm("final_norm", source, c.hidden, c.eps);
+        let ends = Ends {
+            embedding,
+            norm,
+            head,
+        };
+        let dims = Dims {
+            hidden: c.hidden,
+            vocabulary: c.vocabulary,
+            context: c.context,
+        };
+        plain::program("olmoe", dims, ends, layers, self.table.operands, Vec::new())
     }
 
     fn layer(&mut self, index: usize) -> Layer {
@@ -232,10 +184,8 @@ impl Lowering<'_> {
         let tensor = format!("model.layers.{index}");
         let mut norm = |end: &str, source: &str| {
             let source = format!("{tensor}.{source}.weight");
-            Some(
-                self.operands
-                    .norm(&format!("{name}.{end}"), source, c.hidden, c.eps),
-            )
+            let operands = &mut self.table.operands;
+            Some(operands.norm(&format!("{name}.{end}"), source, c.hidden, c.eps))
         };
         let mixer_norm = norm("attention.norm", "input_layernorm");
         let ffn_norm = norm("experts.norm", "post_attention_layernorm");
@@ -261,10 +211,10 @@ impl Lowering<'_> {
     fn attention(&mut self, name: &str, tensor: &str) -> Attention {
         let c = self.config;
         let (queries, keys) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
-        let operands = &mut self.operands;
+        let table = &mut self.table;
         let mut linear = |end: &str, source: &str, shape| {
             let source = format!("{tensor}.self_attn.{source}.weight");
-            operands.linear(&format!("{name}.attention.{end}"), source, shape)
+            table.linear(&format!("{name}.attention.{end}"), source, shape)
         };
         let query = linear("query", "q_proj", [queries, c.hidden]);
         let key = linear("key", "k_proj", [keys, c.hidden]);
@@ -272,7 +222,8 @@ impl Lowering<'_> {
         let output = linear("output", "o_proj", [c.hidden, queries]);
         let mut norm = |end: &str, source: &str, len| {
             let source = format!("{tensor}.self_attn.{source}.weight");
-            operands.norm(&format!("{name}.attention.{end}"), source, len, c.eps)
+            let name = format!("{name}.attention.{end}");
+            table.operands.norm(&name, source, len, c.eps)
         };
         Attention {
             heads: c.heads,
@@ -308,11 +259,16 @@ impl Lowering<'_> {
 
     fn routed(&mut self, name: &str, tensor: &str) -> Routed {
         let c = self.config;
-        let router = self.operands.matrix(
+        let router = self.table.matrix(
             &format!("{name}.router"),
             Role::Router,
             format!("{tensor}.mlp.gate.weight"),
             [c.experts, c.hidden],
+        );
+        let unit = self.table.experts(
+            &format!("{name}.experts"),
+            &format!("{tensor}.mlp.experts"),
+            [c.experts, c.width, c.hidden],
         );
         Routed {
             router: Router {
@@ -331,61 +287,9 @@ impl Lowering<'_> {
             },
             experts: c.experts,
             top_k: c.top_k,
-            unit: self.experts(name, tensor),
+            unit,
             shared: Vec::new(),
             latent: None,
-        }
-    }
-
-    /// The experts of one layer: three tensors an expert as released, or two stacked ones
-    /// (`[experts, 2 * width, hidden]` with the gate's rows first, and `[experts, hidden, width]`).
-    fn experts(&mut self, name: &str, tensor: &str) -> GatedUnit {
-        let c = self.config;
-        let (experts, width, hidden) = (c.experts, c.width, c.hidden);
-        let gate_up = format!("{tensor}.{FUSED_GATE_UP}");
-        let down = format!("{tensor}.{FUSED_DOWN}");
-        let fused = self.names.contains(gate_up.as_str()) || self.names.contains(down.as_str());
-        let single = |expert: usize, matrix: &str, shape: [usize; 2]| {
-            Slice::whole(
-                format!("{tensor}.mlp.experts.{expert}.{matrix}.weight"),
-                &shape,
-            )
-        };
-        let rows_of = |tensor: &str, shape: [usize; 3], start: usize, rows: usize| Slice {
-            tensor: tensor.to_owned(),
-            tensor_shape: shape.to_vec(),
-            start,
-            step: 1,
-            coding: None,
-            rows,
-        };
-        let stacked = [experts, 2 * width, hidden];
-        let gate_part = |e: usize| match fused {
-            true => rows_of(&gate_up, stacked, 2 * e * width, width),
-            false => single(e, "gate_proj", [width, hidden]),
-        };
-        let up_part = |e: usize| match fused {
-            true => rows_of(&gate_up, stacked, (2 * e + 1) * width, width),
-            false => single(e, "up_proj", [width, hidden]),
-        };
-        let down_part = |e: usize| match fused {
-            true => rows_of(&down, [experts, hidden, width], e * hidden, hidden),
-            false => single(e, "down_proj", [hidden, width]),
-        };
-        let operands = &mut self.operands;
-        let inner = [experts, width, hidden];
-        GatedUnit {
-            gate: operands.experts(&format!("{name}.experts.gate"), inner, gate_part),
-            up: operands.experts(&format!("{name}.experts.up"), inner, up_part),
-            down: operands.experts(
-                &format!("{name}.experts.down"),
-                [experts, hidden, width],
-                down_part,
-            ),
-            width,
-            activation: GatedActivation::Silu,
-            output_gate: None,
-            output_scale: None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Building the operand table of a program.
 
-use lamella_program::block::{Linear, RmsNorm};
+use lamella_program::block::RmsNorm;
 use lamella_program::{Operand, OperandId, Role, Slice};
 
 /// The operands added so far.
@@ -26,14 +26,6 @@ impl Operands {
         self.whole(name, role, tensor, &[rows, cols])
     }
 
-    /// A linear map `[rows, cols]` without bias.
-    pub(crate) fn linear(&mut self, name: &str, tensor: String, shape: [usize; 2]) -> Linear {
-        Linear {
-            weight: self.matrix(name, Role::Linear, tensor, shape),
-            bias: None,
-        }
-    }
-
     /// A root-mean-square norm over `len` values.
     pub(crate) fn norm(&mut self, name: &str, tensor: String, len: usize, eps: f32) -> RmsNorm {
         RmsNorm {
@@ -41,24 +33,6 @@ impl Operands {
             eps,
             unit_offset: false,
         }
-    }
-
-    /// The stacked matrices of all experts, `[experts, rows, cols]`; `part` says where each comes
-    /// from.
-    pub(crate) fn experts(
-        &mut self,
-        name: &str,
-        [experts, rows, cols]: [usize; 3],
-        part: impl Fn(usize) -> Slice,
-    ) -> OperandId {
-        let parts = (0..experts).map(|expert| vec![part(expert)]).collect();
-        let shape = vec![experts, rows, cols];
-        self.add(Operand {
-            name: name.to_owned(),
-            shape,
-            role: Role::Expert,
-            parts,
-        })
     }
 
     /// An operand put together from slices: one list of them for each stacked item.

@@ -2,9 +2,9 @@
 //! experts chosen by sigmoid scores with a correction bias.
 //!
 //! Peculiar to it: only some layers have an indexer, the others take the selection of the nearest
-//! earlier one; an indexer rotates the first channels of its heads and attention the last ones, both
-//! in adjacent pairs; the norms inside attention have an eps of their own; the layers of the draft
-//! head are numbered on behind the last layer.
+//! earlier one; an indexer rotates the first channels of its heads, attention the last ones, in
+//! adjacent pairs both; the norms inside attention have an eps of their own; the layers of the
+//! draft head are numbered on behind the last layer.
 
 mod config;
 
