@@ -19,6 +19,7 @@ mod plain;
 mod qwen;
 mod qwen36;
 mod qwen38;
+mod qwen_keys;
 mod registry;
 mod sources;
 

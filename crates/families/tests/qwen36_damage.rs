@@ -190,7 +190,7 @@ fn every_needed_key_is_missed() {
     check_needed_keys(config, table, &paths);
     check_needed_keys(config, table, &["text_config.intermediate_size"]);
     let (config, table) = &layouts()[4];
-    check_needed_keys(config, table, &["norm_topk_prob", "rope_theta"]);
+    check_needed_keys(config, table, &["rope_theta"]);
 }
 
 #[test]

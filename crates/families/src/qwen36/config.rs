@@ -1,18 +1,14 @@
 //! The configuration of the Qwen3.5 line: at the top level, or under `text_config` where a vision
 //! tower comes along.
 
-use crate::common::{check_mixed_size, choices, read_block_fp8, read_rope};
-use crate::config::{
-    ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
-    Rejected,
-};
+use crate::common::{check_mixed_size, choices, read_block_fp8};
+use crate::config::{ConfigReader, MAX_CONTEXT, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH, Rejected};
 use crate::qwen::{DeltaHeads, GatedHeads, Mixture};
+use crate::qwen_keys;
 use crate::sources::Sources;
-use lamella_program::block::{Activation, Rope, RopePairing, RopePlace};
+use lamella_program::block::Activation;
 use serde_json::json;
 
-/// Longest convolution that is believed, in taps.
-const MAX_TAPS: usize = 64;
 /// Share of a head's channels that rotate where the configuration does not say.
 const ROTATED_SHARE: f64 = 0.25;
 
@@ -139,14 +135,14 @@ impl Config {
     ) -> Result<Config, Rejected> {
         require_fixed(c, outer.line);
         let hidden = c.count("hidden_size", MAX_WIDTH);
-        let attention = read_attention(c);
+        let attention = qwen_keys::read_attention(c, ROTATED_SHARE);
         let vocabulary = c.count("vocab_size", MAX_VOCABULARY);
         let context = c.count("max_position_embeddings", MAX_CONTEXT);
         let draft_layers = c.optional_whole("mtp_num_hidden_layers", MAX_LAYERS);
-        let delta = read_delta(c);
+        let delta = qwen_keys::read_delta(c, Activation::Silu);
         let mixture = match outer.line {
             Line::Dense => Ok(None),
-            line => read_mixture(c, line).map(Some),
+            Line::Experts | Line::Next => qwen_keys::read_mixture(c).map(Some),
         };
         let layers = read_layers(c, outer.line);
         let dense_width = c.optional_count("intermediate_size", MAX_WIDTH);
@@ -178,26 +174,11 @@ impl Config {
 
     /// Numbers that are usable one by one and contradict each other.
     fn check_geometry(&self, c: &mut ConfigReader<'_>) -> Result<(), Rejected> {
-        let mut result = Ok(());
-        let d = &self.delta;
-        if !d.value_heads.is_multiple_of(d.key_heads) {
-            let message = format!(
-                "{} value heads cannot share {} key heads",
-                d.value_heads, d.key_heads
-            );
-            result = Err(c.reject("linear_num_value_heads", message));
-        }
         if self.layers.iter().any(|kind| !kind.sparse) && self.dense_width == 0 {
             let message = "is missing, and a layer without experts needs it";
-            result = Err(c.reject("intermediate_size", message));
+            return Err(c.reject("intermediate_size", message));
         }
-        match &self.mixture {
-            Some(m) if m.top_k > m.experts => {
-                let message = format!("{} experts cannot be chosen of {}", m.top_k, m.experts);
-                Err(c.reject("num_experts_per_tok", message))
-            }
-            _ => result,
-        }
+        Ok(())
     }
 }
 
@@ -218,74 +199,6 @@ fn require_fixed(c: &mut ConfigReader<'_>, line: Line) {
         c.require_if_present("mlp_only_layers", &json!([]));
         c.require_if_present("norm_topk_prob", &json!(true));
     }
-}
-
-fn read_attention(c: &mut ConfigReader<'_>) -> Result<GatedHeads, Rejected> {
-    let heads = c.count("num_attention_heads", MAX_HEADS);
-    let kv_heads = c.count("num_key_value_heads", MAX_HEADS);
-    let head_dim = c.count("head_dim", MAX_WIDTH);
-    // For a text the three axes of a position are equal, however the channels are shared out.
-    let keys = read_rope(c, &["mrope_interleaved", "mrope_section"]);
-    if keys.partial_rejected {
-        return Err(Rejected);
-    }
-    let (heads, kv_heads, head_dim) = (heads?, kv_heads?, head_dim?);
-    if !heads.is_multiple_of(kv_heads) {
-        let message = format!("{heads} query heads cannot share {kv_heads} key heads");
-        return Err(c.reject("num_key_value_heads", message));
-    }
-    let rotated = (head_dim as f64 * keys.partial.unwrap_or(ROTATED_SHARE)) as usize;
-    if rotated == 0 || !rotated.is_multiple_of(2) {
-        let message = format!("of {head_dim} channels makes {rotated}, which do not form pairs");
-        return Err(c.reject("partial_rotary_factor", message));
-    }
-    let rope = Rope {
-        theta: keys.theta,
-        dims: rotated,
-        place: RopePlace::First,
-        pairing: RopePairing::Half,
-        yarn: None,
-    };
-    Ok(GatedHeads {
-        heads,
-        kv_heads,
-        head_dim,
-        rope,
-    })
-}
-
-fn read_delta(c: &mut ConfigReader<'_>) -> Result<DeltaHeads, Rejected> {
-    let key_heads = c.count("linear_num_key_heads", MAX_HEADS);
-    let value_heads = c.count("linear_num_value_heads", MAX_HEADS);
-    let key_dim = c.count("linear_key_head_dim", MAX_WIDTH);
-    let value_dim = c.count("linear_value_head_dim", MAX_WIDTH);
-    let taps = c.count("linear_conv_kernel_dim", MAX_TAPS);
-    Ok(DeltaHeads {
-        key_heads: key_heads?,
-        value_heads: value_heads?,
-        key_dim: key_dim?,
-        value_dim: value_dim?,
-        taps: taps?,
-        gate: Activation::Silu,
-    })
-}
-
-fn read_mixture(c: &mut ConfigReader<'_>, line: Line) -> Result<Mixture, Rejected> {
-    let experts = c.count("num_experts", MAX_EXPERTS);
-    let top_k = c.count("num_experts_per_tok", MAX_EXPERTS);
-    let width = c.count("moe_intermediate_size", MAX_WIDTH);
-    let shared_width = c.count("shared_expert_intermediate_size", MAX_WIDTH);
-    let renormalise = match line {
-        Line::Next => c.flag("norm_topk_prob").unwrap_or(true),
-        _ => true,
-    };
-    Ok(Mixture {
-        experts: experts?,
-        top_k: top_k?,
-        width: width?,
-        shared_width: shared_width?,
-        renormalise,
-    })
 }
 
 /// What each layer is. The list of mixers goes before the interval of those that attend.

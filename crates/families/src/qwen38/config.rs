@@ -2,18 +2,16 @@
 
 use super::codes::Codes;
 use super::ngram_keys::{Ngram, read_ngram};
-use crate::common::{check_size, read_rope};
+use crate::common::check_size;
 use crate::config::{
-    ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
-    Rejected,
+    ConfigReader, MAX_CONTEXT, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH, Rejected,
 };
 use crate::qwen::{DeltaHeads, GatedHeads, Mixture};
+use crate::qwen_keys;
 use crate::sources::Sources;
-use lamella_program::block::{Activation, Rope, RopePairing, RopePlace};
+use lamella_program::block::Activation;
 use serde_json::json;
 
-/// Taps of a convolution that are believed.
-pub(super) const MAX_TAPS: usize = 64;
 /// Residual streams that are believed.
 const MAX_STREAMS: usize = 64;
 /// Tensors of a layer beside its experts, at most.
@@ -29,10 +27,8 @@ const INERT_OUTSIDE: &[&str] = &[
     "vision_end_token_id",
     "vision_start_token_id",
 ];
-/// Keys of the text model that change no logits: how draft heads embed tokens (the tensors say),
-/// and in how many numbers a position is given, which for text are equal.
+/// Keys of the text model that change no logits: how draft heads embed tokens (the tensors say).
 const INERT: &[&str] = &["mtp_use_dedicated_embeddings"];
-const INERT_ROPE: &[&str] = &["mrope_interleaved", "mrope_section"];
 /// Keys of the draft head, which nothing executes yet.
 const DRAFT: &[&str] = &[
     "hybrid",
@@ -118,10 +114,10 @@ impl Config {
         let hidden = c.count("hidden_size", MAX_WIDTH);
         let depth = c.count("num_hidden_layers", MAX_LAYERS);
         let recurrent = read_kinds(c, depth);
-        let attention = read_attention(c);
+        let attention = qwen_keys::read_attention(c, 1.0);
         let index = read_index(c);
         let delta = read_delta(c);
-        let mixture = read_mixture(c);
+        let mixture = qwen_keys::read_mixture(c);
         let streams = c.count("hc_count", MAX_STREAMS);
         let rank = c.count("hc_lowrank", MAX_WIDTH);
         let vocabulary = c.count("vocab_size", MAX_VOCABULARY);
@@ -233,38 +229,6 @@ fn read_kinds(
     Ok(found.iter().map(|kind| *kind == RECURRENT).collect())
 }
 
-fn read_attention(c: &mut ConfigReader<'_>) -> Result<GatedHeads, Rejected> {
-    let heads = c.count("num_attention_heads", MAX_HEADS);
-    let kv_heads = c.count("num_key_value_heads", MAX_HEADS);
-    let head_dim = c.count("head_dim", MAX_WIDTH);
-    let rope = read_rope(c, INERT_ROPE);
-    if rope.partial_rejected {
-        return Err(Rejected);
-    }
-    let (heads, kv_heads, head_dim) = (heads?, kv_heads?, head_dim?);
-    if !heads.is_multiple_of(kv_heads) {
-        let message = format!("{heads} query heads cannot share {kv_heads} key heads");
-        return Err(c.reject("num_key_value_heads", message));
-    }
-    let dims = (head_dim as f64 * rope.partial.unwrap_or(1.0)) as usize;
-    if dims == 0 || !dims.is_multiple_of(2) {
-        let message = format!("of {head_dim} channels makes {dims}, which do not form pairs");
-        return Err(c.reject("partial_rotary_factor", message));
-    }
-    Ok(GatedHeads {
-        heads,
-        kv_heads,
-        head_dim,
-        rope: Rope {
-            theta: rope.theta,
-            dims,
-            place: RopePlace::First,
-            pairing: RopePairing::Half,
-            yarn: None,
-        },
-    })
-}
-
 fn read_index(c: &mut ConfigReader<'_>) -> Result<Index, Rejected> {
     let heads = c.count("indexer_n_heads", MAX_HEADS);
     let head_dim = c.count("indexer_head_dim", MAX_WIDTH);
@@ -285,11 +249,7 @@ fn read_index(c: &mut ConfigReader<'_>) -> Result<Index, Rejected> {
 }
 
 fn read_delta(c: &mut ConfigReader<'_>) -> Result<DeltaHeads, Rejected> {
-    let key_heads = c.count("linear_num_key_heads", MAX_HEADS);
-    let value_heads = c.count("linear_num_value_heads", MAX_HEADS);
-    let key_dim = c.count("linear_key_head_dim", MAX_WIDTH);
-    let value_dim = c.count("linear_value_head_dim", MAX_WIDTH);
-    let taps = c.count("linear_conv_kernel_dim", MAX_TAPS);
+    let heads = qwen_keys::read_delta(c, Activation::Silu);
     let gate = match c.optional_text("output_gate_type")? {
         Some("sigmoid") => Activation::Sigmoid,
         // The activation of the model, where nothing is said.
@@ -299,39 +259,7 @@ fn read_delta(c: &mut ConfigReader<'_>) -> Result<DeltaHeads, Rejected> {
             return Err(c.reject("output_gate_type", message));
         }
     };
-    let (key_heads, value_heads) = (key_heads?, value_heads?);
-    if !value_heads.is_multiple_of(key_heads) {
-        let message = format!("{value_heads} value heads cannot share {key_heads} key heads");
-        return Err(c.reject("linear_num_value_heads", message));
-    }
-    Ok(DeltaHeads {
-        key_heads,
-        value_heads,
-        key_dim: key_dim?,
-        value_dim: value_dim?,
-        taps: taps?,
-        gate,
-    })
-}
-
-fn read_mixture(c: &mut ConfigReader<'_>) -> Result<Mixture, Rejected> {
-    let experts = c.count("num_experts", MAX_EXPERTS);
-    let top_k = c.count("num_experts_per_tok", MAX_EXPERTS);
-    let width = c.count("moe_intermediate_size", MAX_WIDTH);
-    let shared_width = c.count("shared_expert_intermediate_size", MAX_WIDTH);
-    let renormalise = c.optional_flag("norm_topk_prob").unwrap_or(None);
-    let (experts, top_k) = (experts?, top_k?);
-    if top_k > experts {
-        let message = format!("{top_k} experts cannot be chosen of {experts}");
-        return Err(c.reject("num_experts_per_tok", message));
-    }
-    Ok(Mixture {
-        experts,
-        top_k,
-        width: width?,
-        shared_width: shared_width?,
-        renormalise: renormalise.unwrap_or(true),
-    })
+    Ok(DeltaHeads { gate, ..heads? })
 }
 
 /// Layers of the draft head.

@@ -1,7 +1,7 @@
 //! Configuration keys of the n-gram embeddings.
 
-use super::config::MAX_TAPS;
 use crate::config::{ConfigReader, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH, Rejected};
+use crate::qwen_keys::MAX_TAPS;
 
 /// Longest n-gram that is believed.
 const MAX_NGRAM: usize = 16;
