@@ -9,8 +9,8 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use lamella_kernels::{
-    Epilogue, Input, Isa, Kernels, KvPages, KvShape, Matrix, NormWeight, PAGE, Pool, QuantisedRows,
-    Query, Rows, SharedRows, packed_bytes,
+    Epilogue, IndexQueries, Input, Isa, Kernels, KvPages, KvRows, KvShape, Matrix, NormWeight,
+    PAGE, Pool, QuantisedRows, Query, RowQuery, Rows, Scores, SharedRows, packed_bytes,
 };
 use lamella_program::Encoding;
 use lamella_program::block::GatedActivation;
@@ -363,6 +363,114 @@ impl Bench {
     }
 }
 
+/// Rows of keys whose first channels are the values.
+struct Latent<'a>(&'a [f32], usize, usize);
+
+impl KvRows for Latent<'_> {
+    fn key(&self, i: usize) -> &[f32] {
+        &self.0[i * self.1..][..self.1]
+    }
+    fn value(&self, i: usize) -> &[f32] {
+        &self.0[i * self.1..][..self.2]
+    }
+}
+
+impl Bench {
+    /// Attention over rows that all heads share, and the scores of selection, one thread.
+    fn listed(&self, [count, key_dim, value_dim, heads]: [usize; 4]) {
+        let name = format!("rows {count} of {key_dim}, {heads} heads");
+        if !self.wants(&name) {
+            return;
+        }
+        let memory: Vec<f32> = (0..count * key_dim)
+            .map(|i| (i % 31) as f32 * 0.01)
+            .collect();
+        let rows = Latent(&memory, key_dim, value_dim);
+        let vectors: Vec<f32> = (0..heads * key_dim)
+            .map(|i| (i % 29) as f32 * 0.01)
+            .collect();
+        let mut out = vec![0.0; heads * value_dim];
+        let mut scratch = vec![0.0; Kernels::attend_rows_scratch(heads, count)];
+        let scores = Scores {
+            scale: 0.1,
+            growth: 1.0,
+        };
+        let attend = time(|| {
+            let outs = out.chunks_exact_mut(value_dim);
+            let mut queries: Vec<RowQuery<'_>> = vectors
+                .chunks_exact(key_dim)
+                .zip(outs)
+                .map(|(vector, out)| RowQuery {
+                    vector,
+                    bias: None,
+                    sink: Some(0.0),
+                    out,
+                })
+                .collect();
+            self.kernels
+                .attend_rows(&rows, count, scores, &mut queries, &mut scratch);
+        });
+        let queries = IndexQueries {
+            heads,
+            vectors: &vectors,
+            weights: None,
+            scale: 0.1,
+        };
+        let mut fits = vec![0.0; count];
+        let select = time(|| self.kernels.index_scores(&rows, &queries, &mut fits));
+        let mut chosen = vec![0; count / 8];
+        let top = time(|| {
+            self.kernels.top_k(&fits, &mut chosen);
+        });
+        let gflops =
+            |dims: usize, seconds: f64| 2.0 * (count * dims * heads) as f64 / seconds / 1e9;
+        println!(
+            "{name}: {:.1} us, {:.1} GFLOPS; index scores {:.1} GFLOPS; top eighth {:.1} us",
+            attend * 1e6,
+            gflops(key_dim + value_dim, attend),
+            gflops(key_dim, select),
+            top * 1e6
+        );
+    }
+
+    /// One token through the delta rule of many heads, with all threads.
+    fn delta(&self, heads: usize) {
+        let name = format!("delta {heads} heads");
+        if !self.wants(&name) {
+            return;
+        }
+        let dim = 128;
+        let len = dim * dim;
+        let layers = ((256 << 20) / (heads * len * 4)).max(1);
+        let mut states = vec![0.01f32; layers * heads * len];
+        let x: Vec<f32> = (0..dim).map(|i| (i % 37) as f32 * 0.01 - 0.18).collect();
+        let decay: Vec<f32> = x.iter().map(|x| 0.9 + x / 10.0).collect();
+        let mut out = vec![0.0; heads * dim];
+        for decay in [&decay[..1], &decay[..]] {
+            let mut layer = 0;
+            let seconds = time(|| {
+                layer = (layer + 1) % layers;
+                let state = SharedRows::new(&mut states, len, len);
+                let state = state.from_row(layer * heads);
+                let out = SharedRows::new(&mut out, dim, dim);
+                self.pool.run(heads, &|head, _| {
+                    // SAFETY: each head is one task's.
+                    let (state, out) =
+                        unsafe { (state.slice_mut(head, 0..len), out.slice_mut(head, 0..dim)) };
+                    self.kernels.delta_step(state, &x, &x, &x, decay, 0.5, out);
+                });
+            });
+            let bytes = (heads * len * 8) as f64;
+            println!(
+                "{name}, {} factors: {:.1} us, {:.1} GB/s read and written",
+                decay.len(),
+                seconds * 1e6,
+                bytes / seconds / 1e9
+            );
+        }
+    }
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args()
         .skip(1)
@@ -399,5 +507,16 @@ fn main() {
     }
     for (positions, queries) in [(64, 1), (512, 1), (4096, 1), (512, 512)] {
         bench.attention(positions, queries);
+    }
+    for shape in [
+        [2048, 576, 512, 64],
+        [2048, 576, 512, 1],
+        [640, 512, 512, 64],
+        [2048, 128, 128, 6],
+    ] {
+        bench.listed(shape);
+    }
+    for heads in [1, 48] {
+        bench.delta(heads);
     }
 }
