@@ -122,8 +122,8 @@ impl Piece {
     }
 }
 
-/// Fills `buffer` with rows of an item of `operand` from `first` on, in the source's encoding, `row`
-/// bytes each.
+/// Fills `buffer` with rows of an item of `operand` from `first` on, in the source's encoding,
+/// `row` bytes each.
 pub(crate) fn read_item(
     checkpoint: &Checkpoint,
     (operand, source): (&Operand, &Source),

@@ -217,6 +217,27 @@ fn fp4_and_integers_that_are_no_numbers_are_named() {
 }
 
 #[test]
+fn tables_of_32_bits_are_read_and_judged_alike() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut shipment = Shipment::new(CODED);
+    let ids = shipment.decoded[TABLE].clone();
+    let mut bytes: Vec<u8> = ids.iter().flat_map(|&n| (n as i32).to_le_bytes()).collect();
+    let shape = shipment.tensors[TABLE].shape.clone();
+    shipment.insert(TABLE, "I32", &shape, bytes.clone());
+    let store = shipment.open(temp.path()).unwrap();
+    let id = find(&store, "layers.0.table");
+    assert!(rows(&store, id, 0, 0..CODED.vocabulary) == bits(&ids));
+    drop(store);
+    bytes[4..8].copy_from_slice(&(-1i32).to_le_bytes());
+    shipment.insert(TABLE, "I32", &shape, bytes);
+    let message = refusal(&shipment.open(temp.path()).unwrap(), id);
+    assert!(
+        message.contains("row 0, column 1: -1 is negative"),
+        "{message}"
+    );
+}
+
+#[test]
 fn products_that_bf16_lacks_are_refused() {
     // The value's scale 0 stands for 2^-127; the least code times that is no bf16.
     let temp = tempfile::tempdir().unwrap();
