@@ -49,9 +49,8 @@ macro_rules! compile {
         pub(crate) mod $name {
             use super::*;
             use crate::tile::{Bf16, F16, F32, Format, Q4, Q8};
-            use crate::{
-                attend_rows, attention, convolution, delta, gate, matmul, norm, quantise, rope, vector,
-            };
+            use crate::{attend_rows, attention, convolution, delta, gate};
+            use crate::{matmul, norm, quantise, rope, vector};
 
             compile!(@wrap $(#[$attribute])* for $machine:
                 fn matmul = matmul::matmul(job: &Job<'_>);
