@@ -245,7 +245,7 @@ fn tokens_of(shapes: &[TileShape], n: usize) -> usize {
 
 /// The widest tile for exactly `tokens` input rows and at most `blocks` blocks.
 #[inline(always)]
-fn shape_of(shapes: &[TileShape], tokens: usize, blocks: usize) -> &TileShape {
+fn shape_of(shapes: &'static [TileShape], tokens: usize, blocks: usize) -> &'static TileShape {
     let fits = |s: &&TileShape| s.tokens == tokens && s.blocks <= blocks;
     match shapes.iter().find(fits) {
         Some(shape) => shape,
@@ -414,6 +414,43 @@ pub(crate) unsafe fn matmul<M: Machine>(job: &Job<'_>) {
     }
 }
 
+/// The tiles of some input rows and row blocks, one after the other.
+struct Walk {
+    shapes: &'static [TileShape],
+    tokens: usize,
+    blocks: usize,
+    t: usize,
+    b: usize,
+}
+
+/// A tile: its shape, its first input row and block, and the place of its accumulators.
+struct Place {
+    shape: &'static TileShape,
+    t: usize,
+    b: usize,
+    at: usize,
+}
+
+impl Iterator for Walk {
+    type Item = Place;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Place> {
+        if self.t == self.tokens || self.blocks == 0 {
+            return None;
+        }
+        let (t, b) = (self.t, self.b);
+        let count = tokens_of(self.shapes, self.tokens - t);
+        let shape = shape_of(self.shapes, count, self.blocks - b);
+        let at = LANES * (t * self.blocks + b * count);
+        self.b += shape.blocks;
+        if self.b == self.blocks {
+            (self.t, self.b) = (t + count, 0);
+        }
+        Some(Place { shape, t, b, at })
+    }
+}
+
 /// Groups of a row block that are prepared at once for a matrix unit. Long runs keep its pipeline
 /// full; the inputs stream from the second-level cache meanwhile.
 const PREPARED_GROUPS: usize = 64;
@@ -440,25 +477,15 @@ impl Job<'_> {
         shape_of(shapes, tokens_of(shapes, tokens), MAX_BLOCKS).blocks
     }
 
-    /// The tiles that make up `tokens` input rows and `blocks` row blocks: calls `f` with the
-    /// shape, the first input row, the first block and the place of the accumulators.
+    /// The tiles that make up `tokens` input rows and `blocks` row blocks.
     #[inline(always)]
-    unsafe fn each_tile(
-        &self,
-        tokens: usize,
-        blocks: usize,
-        mut f: impl FnMut(&TileShape, usize, usize, usize),
-    ) {
-        let mut t = 0;
-        while t < tokens {
-            let count = tokens_of(self.tiles.shapes, tokens - t);
-            let mut b = 0;
-            while b < blocks {
-                let shape = shape_of(self.tiles.shapes, count, blocks - b);
-                f(shape, t, b, LANES * (t * blocks + b * count));
-                b += shape.blocks;
-            }
-            t += count;
+    fn walk(&self, tokens: usize, blocks: usize) -> Walk {
+        Walk {
+            shapes: self.tiles.shapes,
+            tokens,
+            blocks,
+            t: 0,
+            b: 0,
         }
     }
 
@@ -477,10 +504,12 @@ impl Job<'_> {
                 up = second.clear(len);
                 self.accumulate(matrix, rows.clone(), block, blocks, up);
             }
-            self.each_tile(rows.len(), blocks, |shape, t, b, at| {
+            // A loop, not a function that is called with each tile: a closure is a function of its
+            // own, without the instruction set unless it happens to be inlined.
+            for Place { shape, t, b, at } in self.walk(rows.len(), blocks) {
                 let tiles = [first.add(at).cast_const(), up.add(at).cast_const()];
                 self.finish_tile::<M>(shape, rows.start + t, block + b, tiles);
-            });
+            }
         }
     }
 
@@ -536,7 +565,7 @@ impl Job<'_> {
                     (unit.prepare[which])(codes, groups, prepared);
                     tile.cold = false;
                 }
-                self.each_tile(rows.len(), blocks, |shape, t, b, at| {
+                for Place { shape, t, b, at } in self.walk(rows.len(), blocks) {
                     if b == 0 {
                         self.aim(&mut tile, rows.start + t, shape.tokens);
                     }
@@ -544,7 +573,7 @@ impl Job<'_> {
                     tile.acc = acc.add(at);
                     (shape.run)(&tile);
                     tile.cold &= b + shape.blocks < blocks;
-                });
+                }
             }
             tile.start = tile.end;
         }
