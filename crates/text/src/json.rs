@@ -1,7 +1,9 @@
 //! Reading the JSON files of a checkpoint, with errors that name file and key.
 
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use std::fmt;
 
 use crate::Error;
 
@@ -49,14 +51,78 @@ pub(crate) fn parse<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, Er
     })
 }
 
-/// Parses a JSON file that must hold an object.
+/// Parses a JSON file that must hold an object. A key that is there twice is an error, at any
+/// depth: which of the two is meant is unknown.
 pub(crate) fn parse_object(file: &str, text: &str) -> Result<Map<String, Value>, Error> {
-    match parse(file, text)? {
+    match parse::<Strict>(file, text)?.0 {
         Value::Object(map) => Ok(map),
         other => Err(Error::File {
             file: file.into(),
             cause: format!("holds {} where an object is expected", kind(&other)),
         }),
+    }
+}
+
+/// A value in which no key is there twice.
+struct Strict(Value);
+
+impl<'de> Deserialize<'de> for Strict {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(StrictVisitor).map(Strict)
+    }
+}
+
+struct StrictVisitor;
+
+impl<'de> Visitor<'de> for StrictVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Strict(item)) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            if map.contains_key(&key) {
+                return Err(A::Error::custom(format_args!("`{key}` is there twice")));
+            }
+            let Strict(value) = entries.next_value()?;
+            map.insert(key, value);
+        }
+        Ok(Value::Object(map))
     }
 }
 
@@ -84,6 +150,15 @@ mod tests {
             error.to_string(),
             "x.json, line 2, column 8: expected value"
         );
+    }
+
+    #[test]
+    fn a_strict_value_is_the_value() {
+        let text = r#"{"a": [null, true, -1, 18446744073709551615, 1.5, 1e308, "x", {"b": {}}]}"#;
+        let plain: Value = serde_json::from_str(text).unwrap();
+        assert_eq!(Value::Object(parse_object("f", text).unwrap()), plain);
+        let error = parse_object("f", r#"{"a": [{"b": 1, "b": 1}]}"#).unwrap_err();
+        assert!(error.to_string().contains("`b` is there twice"), "{error}");
     }
 
     #[test]

@@ -49,12 +49,36 @@ impl Tokenizer {
         special.sort_unstable();
         special.dedup();
         let pieces = Pieces::new(&rules, &contents);
-        Ok(Self(Arc::new(Inner {
+        let tokenizer = Self(Arc::new(Inner {
             encoder,
             rules,
             pieces,
             special,
-        })))
+        }));
+        tokenizer.check_reads(file)?;
+        Ok(tokenizer)
+    }
+
+    /// Refuses a tokenizer that drops every text: neither a common one nor the text of any of its
+    /// first tokens gets ids.
+    fn check_reads(&self, file: &str) -> Result<(), Error> {
+        const TRIED: u32 = 256;
+        let reads = |text: &str| {
+            !text.is_empty() && self.encode(text, false).is_ok_and(|ids| !ids.is_empty())
+        };
+        let common = [
+            "The quick brown fox, 0123456789",
+            "\u{4f60}\u{597d}",
+            "\u{43f}\u{440}",
+        ];
+        let mut own = (0..TRIED).filter(|&id| !self.is_special(id));
+        if common.into_iter().any(reads) || own.any(|id| reads(&self.decode(&[id], false))) {
+            return Ok(());
+        }
+        Err(Error::File {
+            file: file.into(),
+            cause: "drops every text: nothing that was tried has ids".into(),
+        })
     }
 
     /// The ids of `text`.

@@ -134,7 +134,8 @@ impl File {
     /// Returns the tokens of the model's vocabulary.
     fn check_vocabulary(&self, file: &str) -> Result<HashSet<&str>, Error> {
         let vocabulary = &self.model.vocab.0;
-        if vocabulary.is_empty() && self.added_tokens.is_empty() {
+        if vocabulary.is_empty() {
+            // With added tokens alone every other text would be dropped without a word.
             return Err(Error::field(file, "model.vocab", "is empty"));
         }
         let count = vocabulary.len() + self.added_tokens.len();
