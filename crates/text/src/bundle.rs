@@ -19,8 +19,12 @@ pub const CHAT_TEMPLATE_FILE: &str = "chat_template.jinja";
 pub const SPECIAL_TOKENS_FILE: &str = "special_tokens_map.json";
 /// Sampling defaults and stop ids.
 pub const GENERATION_CONFIG_FILE: &str = "generation_config.json";
-/// The model's own configuration; only its stop ids are read here, as a last resort.
+/// The model's own configuration; only its stop ids are read here, for the case that
+/// `generation_config.json` has none.
 pub const CONFIG_FILE: &str = "config.json";
+
+/// The key of stop ids.
+const EOS_KEY: &str = "eos_token_id";
 
 /// Names of special tokens that a template may see.
 const SPECIAL_TOKENS: [&str; 7] = [
@@ -76,12 +80,17 @@ impl Bundle {
             None => GenerationDefaults::default(),
         };
         let mut stop_ids = generation.eos_token_ids.clone();
-        stop_ids.extend(eos_of_tokenizer(&tokenizer, &special)?);
-        if stop_ids.is_empty()
-            && let Some(text) = read(CONFIG_FILE)
-        {
-            stop_ids = eos_of_config(&text)?;
+        check_ids(GENERATION_CONFIG_FILE, EOS_KEY, &stop_ids, &tokenizer)?;
+        if let Some(text) = read(CONFIG_FILE) {
+            // Read also where it is not needed: what is no id at all is a damaged file.
+            let [own, inner] = eos_of_config(&text)?;
+            if stop_ids.is_empty() {
+                check_ids(CONFIG_FILE, EOS_KEY, &own, &tokenizer)?;
+                check_ids(CONFIG_FILE, "text_config.eos_token_id", &inner, &tokenizer)?;
+                stop_ids = [own, inner].concat();
+            }
         }
+        stop_ids.extend(eos_of_tokenizer(&tokenizer, &special)?);
         stop_ids.sort_unstable();
         stop_ids.dedup();
         Ok(Self {
@@ -103,8 +112,8 @@ impl Bundle {
         self.template.is_some()
     }
 
-    /// Ids that end an answer, upward: those of `generation_config.json` and the tokenizer's own
-    /// end token together; where neither says, those of `config.json`.
+    /// Ids that end an answer, upward: those of `generation_config.json`, or of `config.json` where
+    /// that says nothing, and the tokenizer's own end token.
     pub fn stop_ids(&self) -> &[u32] {
         &self.stop_ids
     }
@@ -213,22 +222,29 @@ fn eos_of_tokenizer(tokenizer: &Tokenizer, special: &SpecialTokens) -> Result<Op
     }
 }
 
-/// Stop ids of `config.json`; models that are part of a larger one keep theirs under
-/// `text_config`.
-fn eos_of_config(text: &str) -> Result<Vec<u32>, Error> {
+/// Stop ids of `config.json`: its own, and those under `text_config`, where models that are part
+/// of a larger one keep them.
+fn eos_of_config(text: &str) -> Result<[Vec<u32>; 2], Error> {
     let mut map = json::parse_object(CONFIG_FILE, text)?;
     let inner = map.remove("text_config");
-    let ids = Fields {
-        file: CONFIG_FILE,
-        map,
-    }
-    .ids("eos_token_id")?;
-    match inner {
-        Some(Value::Object(map)) if ids.is_empty() => Fields {
-            file: CONFIG_FILE,
-            map,
+    let file = CONFIG_FILE;
+    let own = Fields { file, map }.ids(EOS_KEY)?;
+    let inner = match inner {
+        Some(Value::Object(map)) => Fields { file, map }.ids(EOS_KEY)?,
+        _ => Vec::new(),
+    };
+    Ok([own, inner])
+}
+
+/// Refuses ids that have no token: no answer could ever end with them.
+fn check_ids(file: &str, key: &str, ids: &[u32], tokenizer: &Tokenizer) -> Result<(), Error> {
+    let vocabulary = tokenizer.vocabulary();
+    match ids.iter().find(|&&id| id as usize >= vocabulary) {
+        None => Ok(()),
+        Some(id) => {
+            let cause =
+                format!("has {id}, but the vocabulary of {TOKENIZER_FILE} ends at {vocabulary}");
+            Err(Error::field(file, key, cause))
         }
-        .ids("eos_token_id"),
-        _ => Ok(ids),
     }
 }

@@ -92,7 +92,7 @@ fn damaged_vocabulary() {
         ),
         (
             |t| t["model"]["vocab"] = json!({}),
-            &["`model.merges[0]`", "not in the vocabulary"],
+            &["`model.vocab`", "is empty"],
         ),
         (
             |t| t["model"]["vocab"]["the"] = json!(-1),
@@ -489,16 +489,99 @@ fn stop_ids_come_from_everywhere_they_are_said() {
     let config = Some(r#"{"eos_token_id": [9, 8]}"#);
     assert_eq!(
         load(Some(r#"{"eos_token_id": 7}"#), eos, config),
-        Ok(vec![2, 7])
+        Ok(vec![2, 7]),
+        "generation_config.json speaks instead of config.json, not instead of the tokenizer"
     );
     assert_eq!(
         load(Some(r#"{"eos_token_id": 7}"#), None, config),
         Ok(vec![7])
     );
-    assert_eq!(load(None, eos, config), Ok(vec![2]));
+    assert_eq!(load(None, eos, config), Ok(vec![2, 8, 9]));
+    assert_eq!(load(Some("{}"), eos, config), Ok(vec![2, 8, 9]));
     assert_eq!(load(None, None, config), Ok(vec![8, 9]));
     let nested = Some(r#"{"text_config": {"eos_token_id": 4}}"#);
     assert_eq!(load(None, None, nested), Ok(vec![4]));
+    let both = Some(r#"{"eos_token_id": 9, "text_config": {"eos_token_id": [4, 9]}}"#);
+    assert_eq!(load(None, eos, both), Ok(vec![2, 4, 9]));
     assert_eq!(load(None, None, None), Ok(vec![]));
     assert!(load(None, None, Some(r#"{"eos_token_id": "x"}"#)).is_err());
+}
+
+#[test]
+fn what_is_no_stop_id_names_file_and_key() {
+    for bad in [
+        "-1",
+        "1.5",
+        "\"x\"",
+        "[2, null]",
+        "4294967296",
+        "true",
+        "{}",
+    ] {
+        let text = format!(r#"{{"eos_token_id": {bad}}}"#);
+        check(
+            "generation_config.json",
+            &text,
+            &["`eos_token_id`", "not a token id"],
+        );
+        // Also where generation_config.json speaks and the value would not be used.
+        check("config.json", &text, &["`eos_token_id`", "not a token id"]);
+        let nested = format!(r#"{{"text_config": {text}}}"#);
+        check(
+            "config.json",
+            &nested,
+            &["`eos_token_id`", "not a token id"],
+        );
+    }
+    let beyond = r#"{"eos_token_id": [2, 99999]}"#;
+    check(
+        "generation_config.json",
+        beyond,
+        &["`eos_token_id`", "99999", "2048"],
+    );
+    let load = |config: &str| {
+        Bundle::load(&|file| match file {
+            "generation_config.json" => None,
+            "config.json" => Some(config.to_owned()),
+            other => demo_file(other),
+        })
+        .unwrap_err()
+        .to_string()
+    };
+    let error = load(beyond);
+    assert!(
+        error.starts_with("config.json: `eos_token_id`: has 99999"),
+        "{error}"
+    );
+    let error = load(&format!(r#"{{"text_config": {beyond}}}"#));
+    assert!(
+        error.starts_with("config.json: `text_config.eos_token_id`: has 99999"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_key_that_is_there_twice_is_refused() {
+    let twice = r#"{"eos_token_id": 0, "eos_token_id": 2}"#;
+    for file in [
+        "generation_config.json",
+        "config.json",
+        "tokenizer_config.json",
+    ] {
+        check(file, twice, &["line 1", "`eos_token_id` is there twice"]);
+    }
+}
+
+#[test]
+fn a_tokenizer_that_drops_every_text_is_refused() {
+    let empty = tokenizer_with(|json| {
+        json["model"]["vocab"] = json!({});
+        json["model"]["merges"] = json!([]);
+    });
+    check("tokenizer.json", &empty, &["`model.vocab`", "is empty"]);
+    let erased = tokenizer_with(|json| {
+        json["normalizer"] =
+            json!({"type": "Replace", "pattern": {"Regex": "(?s)."}, "content": ""});
+    });
+    check("tokenizer.json", &erased, &["drops every text"]);
 }
