@@ -17,6 +17,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Longest context there can be: positions are counted in 32 bits.
+const MOST_CONTEXT: usize = u32::MAX as usize;
+
 /// A model opened on a checkpoint directory or a container.
 ///
 /// Prepared once and shared: conversations are [`Session`]s, work is done by [`Model::step`].
@@ -80,6 +83,8 @@ impl Model {
         let threads = resolve_threads(options)?;
         let isa = resolve_isa(options)?;
         let choices = weights::choose_all(&store, options)?;
+        // Twice: what the files declare must fit before it is multiplied to a workspace.
+        check_memory(&program, &choices, options, 0)?;
         let workspace_bytes = match options.backend {
             BackendKind::Cpu => cpu::workspace_bytes(&program, options.step_rows, context, threads),
             BackendKind::Reference => 0,
@@ -370,16 +375,34 @@ fn setting(name: &'static str, message: &str) -> Error {
     }
 }
 
+/// The context of sessions. A model may claim any; what could not hold the scores of a single
+/// token is refused here, before anything is made for it.
 fn resolve_context(program: &Program, options: &Options) -> Result<usize, Error> {
     let most = program.dims.context;
-    match options.context {
-        None => Ok(most),
-        Some(asked) if asked == 0 || asked > most => Err(setting(
-            "context",
-            &format!("must be 1 to {most}, the most this model was made for"),
-        )),
-        Some(asked) => Ok(asked),
+    let context = match options.context {
+        None => most,
+        Some(asked) if asked == 0 || asked > most => {
+            return Err(setting(
+                "context",
+                &format!("must be 1 to {most}, the most this model was made for"),
+            ));
+        }
+        Some(asked) => asked,
+    };
+    let scores = (context as u64).saturating_mul(4);
+    let limit = MemoryLimit::resolve(options.memory_limit);
+    if scores > limit.bytes || context > MOST_CONTEXT {
+        return Err(Error::Memory {
+            sum: format!(
+                "a context of {context} tokens, whose attention scores alone take {scores} bytes \
+                 for each token"
+            ),
+            limit: limit.bytes.min(4 * MOST_CONTEXT as u64),
+            origin: limit.origin,
+            advice: "If the model is sound, a shorter context (--context) opens it".to_owned(),
+        });
     }
+    Ok(context)
 }
 
 fn resolve_threads(options: &Options) -> Result<usize, Error> {
@@ -417,28 +440,32 @@ fn check_memory(
 ) -> Result<(), Error> {
     let mut weights = 0u64;
     for (operand, &choice) in program.operands.iter().zip(choices) {
-        weights += match options.backend {
+        weights = weights.saturating_add(match options.backend {
             BackendKind::Cpu => weights::resident_bytes(operand, choice)? as u64,
-            BackendKind::Reference => operand.elements() as u64 * 4,
-        };
+            BackendKind::Reference => (operand.elements() as u64).saturating_mul(4),
+        });
     }
     // One page of state for every layer: the least a conversation needs to start.
-    let page = lamella_kernels::PAGE as u64 * state::bytes_per_token(program) as u64;
-    let need = weights + workspace + page + state::fixed_bytes(program) as u64;
+    let page =
+        (lamella_kernels::PAGE as u64).saturating_mul(state::bytes_per_token(program) as u64);
+    let fixed = state::fixed_bytes(program) as u64;
+    let state = page.saturating_add(fixed);
+    let need = weights.saturating_add(workspace).saturating_add(state);
     let limit = MemoryLimit::resolve(options.memory_limit);
     if need <= limit.bytes {
         return Ok(());
     }
     Err(Error::Memory {
         sum: format!(
-            "weights {weights} + workspace {workspace} + first state page {page} = {need} bytes \
-             ({})",
+            "weights {weights} + workspace {workspace} + first state {state} = {need} bytes ({})",
             human_bytes(need)
         ),
         limit: limit.bytes,
         origin: limit.origin,
-        advice: "Convert the model to a smaller encoding (`lamella convert`), or free memory"
-            .to_owned(),
+        advice:
+            "Convert the model to a smaller encoding (`lamella convert`), take a shorter context \
+                 (--context), or free memory"
+                .to_owned(),
     })
 }
 

@@ -117,25 +117,39 @@ fn choose(operand: &Operand, stored: &[Encoding], options: &Options) -> Result<C
             layout: Layout::Packed,
         });
     }
-    let list = stored
-        .iter()
-        .map(|e| e.name())
-        .collect::<Vec<_>>()
-        .join(", ");
-    if options.source == SourcePolicy::Stored {
-        let reason = format!("only {list} is stored, and making it at load was ruled out");
-        return Err(unavailable(target, reason));
-    }
     match canonical {
-        Some(source) if target.is_compiled() => Ok(Choice {
-            stored: source,
-            resident: target,
-            layout: Layout::Packed,
-        }),
-        _ => {
-            let reason = format!("only {list} is stored; convert from the checkpoint again");
-            Err(unavailable(target, reason))
+        Some(source) if target.is_compiled() && options.source != SourcePolicy::Stored => {
+            Ok(Choice {
+                stored: source,
+                resident: target,
+                layout: Layout::Packed,
+            })
         }
+        _ => Err(unavailable(target, why_not(target, stored, options.source))),
+    }
+}
+
+/// Why `target` cannot be had from what is stored, and what to do.
+fn why_not(target: Encoding, stored: &[Encoding], policy: SourcePolicy) -> String {
+    let names: Vec<&str> = stored.iter().map(|e| e.name()).collect();
+    let list = names.join(", ");
+    let canonical = stored.iter().any(|e| !e.is_compiled());
+    match policy {
+        _ if !target.is_compiled() && canonical => format!(
+            "{list} is stored, and only q8 and q4 are made at load; \
+             `lamella convert --encoding {target}` makes a model that stores it"
+        ),
+        SourcePolicy::Transient if stored.contains(&target) => format!(
+            "it is stored, but --source transient ignores that, and {list} is all there is to make \
+             it from; leave out --source transient"
+        ),
+        SourcePolicy::Stored if canonical => format!(
+            "{list} is stored, and --source stored makes nothing at load; leave out --source stored"
+        ),
+        _ => format!(
+            "only {list} is stored, from which nothing else can be made; convert from the \
+             checkpoint again"
+        ),
     }
 }
 

@@ -2,22 +2,24 @@
 
 mod common;
 
-use common::{bits, open, read, reference_ids, repository};
+use common::{bits, open, read, reference_sequence, repository};
 use lamella_engine::{Cancel, Logits, Model, Options, Span};
 use lamella_kernels::Isa;
 use lamella_program::Encoding;
 use std::sync::Arc;
 
-const ENCODINGS: [Option<Encoding>; 3] = [None, Some(Encoding::Q8), Some(Encoding::Q4)];
-
-/// Two models, so that both even and odd, grouped and ungrouped geometry is covered.
-const FIXTURES: [&str; 2] = ["olmoe-101", "olmoe-202"];
+/// Every encoding for two models, so that both even and odd, grouped and ungrouped geometry is
+/// covered; for the others the shipped one and the one with the coarsest inputs.
+fn encodings(fixture: &str) -> &'static [Option<Encoding>] {
+    const ALL: &[Option<Encoding>] = &[None, Some(Encoding::Q8), Some(Encoding::Q4)];
+    match fixture {
+        "olmoe-101" | "olmoe-202" => ALL,
+        _ => &[None, Some(Encoding::Q4)],
+    }
+}
 
 fn tokens(fixture: &str) -> Vec<u32> {
-    reference_ids(
-        &repository("fixtures").join(fixture).join("ref.json"),
-        "full_ids",
-    )
+    reference_sequence(&repository("fixtures").join(fixture))
 }
 
 fn model(fixture: &str, want: Option<Encoding>, threads: usize, isa: Isa) -> Arc<Model> {
@@ -39,57 +41,83 @@ fn available() -> Vec<Isa> {
         .collect()
 }
 
-#[test]
-fn chunks_threads_and_instruction_sets_give_the_same_bits() {
-    for fixture in FIXTURES {
-        let ids = tokens(fixture);
-        for want in ENCODINGS {
-            let first = model(fixture, want, 1, Isa::Scalar);
-            let mut session = first.session();
-            let expected = bits(&read(&first, &mut session, &ids, usize::MAX));
-            for isa in available() {
-                for threads in [1, 2, 3] {
-                    let model = model(fixture, want, threads, isa);
-                    for chunk in [1, 3, 16, 64, usize::MAX] {
-                        let mut session = model.session();
-                        let got = bits(&read(&model, &mut session, &ids, chunk));
-                        let case = format!("{fixture} {want:?} {isa} {threads} threads {chunk}");
-                        assert!(got == expected, "{case}");
-                    }
+fn chunks_threads_and_instruction_sets(fixture: &str) {
+    let ids = tokens(fixture);
+    let olmoe = fixture.starts_with("olmoe");
+    let (threads, chunks): (&[usize], &[usize]) = match olmoe {
+        true => (&[1, 2, 3], &[1, 3, 16, 64, usize::MAX]),
+        false => (&[1, 3], &[1, 7, 64, usize::MAX]),
+    };
+    for &want in encodings(fixture) {
+        let first = model(fixture, want, 1, Isa::Scalar);
+        let mut session = first.session();
+        let expected = bits(&read(&first, &mut session, &ids, usize::MAX));
+        for isa in available() {
+            for &threads in threads {
+                let model = model(fixture, want, threads, isa);
+                for &chunk in chunks {
+                    let mut session = model.session();
+                    let got = bits(&read(&model, &mut session, &ids, chunk));
+                    let case = format!("{fixture} {want:?} {isa} {threads} threads {chunk}");
+                    assert!(got == expected, "{case}");
                 }
             }
         }
     }
 }
 
-#[test]
-fn company_and_order_change_nothing() {
-    for fixture in FIXTURES {
-        let ids = tokens(fixture);
-        // Conversations of different lengths that begin differently.
-        let prompts: Vec<&[u32]> = vec![&ids[..70], &ids[5..6], &ids[20..53], &ids[3..90]];
-        for want in ENCODINGS {
-            for isa in available() {
-                let model = model(fixture, want, 2, isa);
-                let alone: Vec<Vec<u32>> = prompts
-                    .iter()
-                    .map(|p| {
-                        let mut session = model.session();
-                        bits(&read(&model, &mut session, p, usize::MAX))
-                    })
-                    .collect();
-                for order in [[0, 1, 2, 3], [3, 1, 0, 2], [2, 3, 1, 0]] {
-                    let together = batched(&model, &prompts, order);
-                    for (i, expected) in alone.iter().enumerate() {
-                        assert!(
-                            together[i] == *expected,
-                            "{fixture} {want:?} {isa} prompt {i}"
-                        );
-                    }
+fn company_and_order(fixture: &str) {
+    let ids = tokens(fixture);
+    let n = ids.len();
+    // Conversations of different lengths that begin differently.
+    let prompts: Vec<&[u32]> = vec![
+        &ids[..n * 3 / 5],
+        &ids[5..6],
+        &ids[n / 6..n / 2],
+        &ids[3..n * 4 / 5],
+    ];
+    for &want in encodings(fixture) {
+        for isa in available() {
+            let model = model(fixture, want, 2, isa);
+            let alone: Vec<Vec<u32>> = prompts
+                .iter()
+                .map(|p| {
+                    let mut session = model.session();
+                    bits(&read(&model, &mut session, p, usize::MAX))
+                })
+                .collect();
+            for order in [[0, 1, 2, 3], [3, 1, 0, 2], [2, 3, 1, 0]] {
+                let together = batched(&model, &prompts, order);
+                for (i, expected) in alone.iter().enumerate() {
+                    let case = format!("{fixture} {want:?} {isa} prompt {i}");
+                    assert!(together[i] == *expected, "{case}");
                 }
             }
         }
     }
+}
+
+/// Both properties for a family's fixtures.
+macro_rules! families {
+    ($($family:ident: $($fixture:literal),*;)*) => {
+        $(#[test]
+        fn $family() {
+            for fixture in [$($fixture),*] {
+                chunks_threads_and_instruction_sets(fixture);
+                company_and_order(fixture);
+            }
+        })*
+    };
+}
+
+families! {
+    olmoe: "olmoe-101", "olmoe-202";
+    glm: "glm-101", "glm-303";
+    inkling: "inkling-101", "inkling-nvfp4-303";
+    kimi_k3: "kimi_k3-101", "kimi_k3-bf16-303";
+    qwen36: "qwen36-101", "qwen35dense-303", "qwen3next-505";
+    qwen38: "qwen38-111";
+    deepseek_v4: "deepseek_v4-101", "deepseek_v4-303";
 }
 
 /// All prompts in one batch, some prefilling in chunks while others decode token by token.

@@ -2,20 +2,17 @@
 
 mod common;
 
-use common::{open, read, reference_ids, reference_matrix, repository};
+use common::{
+    first_list, open, read, reference_ids, reference_matrix, reference_sequence, repository,
+};
 use lamella_engine::{BackendKind, Options};
 
 fn check(fixture: &str, backend: BackendKind) {
     let dir = repository("fixtures").join(fixture);
     let (vocabulary, reference) = reference_matrix(&dir.join("ref.safetensors"), "logits");
-    let list = |names: [&str; 2]| {
-        let json = std::fs::read_to_string(dir.join("ref.json")).expect("ref.json");
-        let there = names.into_iter().find(|n| json.contains(&format!("{n:?}")));
-        reference_ids(&dir.join("ref.json"), there.expect("one of the names"))
-    };
-    let ids = list(["teacher_forced_ids", "full_ids"]);
+    let ids = reference_sequence(&dir);
     let prompt = reference_ids(&dir.join("ref.json"), "prompt_ids").len();
-    let greedy = list(["generated_ids", "greedy_ids"]);
+    let greedy = first_list(&dir, ["generated_ids", "greedy_ids"]);
     let model = open(
         &dir,
         &Options {

@@ -2,13 +2,29 @@
 
 mod common;
 
-use common::{bits, open, read, reference_ids, repository};
+use common::{bits, open, read, reference_sequence, repository};
 use lamella_engine::{Cancel, Error, Logits, Model, Observer, Options, Session, Span};
 use std::sync::Arc;
 
+/// A fixture of each family.
+const FAMILIES: [&str; 8] = [
+    "olmoe-101",
+    "glm-101",
+    "inkling-101",
+    "kimi_k3-101",
+    "qwen36-101",
+    "qwen3next-505",
+    "qwen38-111",
+    "deepseek_v4-101",
+];
+
 fn model() -> (Arc<Model>, Vec<u32>) {
-    let dir = repository("fixtures/olmoe-101");
-    let ids = reference_ids(&dir.join("ref.json"), "full_ids");
+    open_fixture("olmoe-101")
+}
+
+fn open_fixture(fixture: &str) -> (Arc<Model>, Vec<u32>) {
+    let dir = repository("fixtures").join(fixture);
+    let ids = reference_sequence(&dir);
     (
         open(
             &dir,
@@ -55,15 +71,20 @@ fn step(
 
 #[test]
 fn a_step_cancelled_at_any_layer_boundary_changes_nothing() {
-    let (model, ids) = model();
+    FAMILIES.into_iter().for_each(cancelled_at_any_boundary);
+}
+
+fn cancelled_at_any_boundary(fixture: &str) {
+    let (model, ids) = open_fixture(fixture);
+    let ids = &ids[..80.min(ids.len())];
     let mut undisturbed = model.session();
-    let expected = bits(&read(&model, &mut undisturbed, &ids[..80], 20));
+    let expected = bits(&read(&model, &mut undisturbed, ids, 20));
     let layers = model.program().layers.len();
     let mut session = model.session();
     let mut got = Vec::new();
-    for (turn, tokens) in ids[..80].chunks(20).enumerate() {
-        // 70 tokens need pages the session does not have yet.
-        let attempts = [&ids[10..80], tokens];
+    for (turn, tokens) in ids.chunks(20).enumerate() {
+        // A long attempt needs pages the session does not have yet.
+        let attempts = [&ids[10..], tokens];
         for layer in 0..layers {
             for attempt in attempts {
                 let cancel = Cancel::new();
@@ -82,16 +103,73 @@ fn a_step_cancelled_at_any_layer_boundary_changes_nothing() {
                 let result = model.step_observed(&mut [span], &cancel, &mut observer);
                 assert!(
                     matches!(result, Err(Error::Cancelled)),
-                    "turn {turn} layer {layer}"
+                    "{fixture} turn {turn} layer {layer}"
                 );
                 assert!(out.is_empty());
                 assert_eq!(session.position(), turn * 20);
-                assert_eq!(session.state_bytes(), bytes);
+                assert_eq!(session.state_bytes(), bytes, "{fixture} turn {turn}");
             }
         }
         got.extend(step(&model, &mut session, tokens, &Cancel::new()).expect("step"));
     }
-    assert!(bits(&got) == expected);
+    assert!(bits(&got) == expected, "{fixture}");
+}
+
+#[test]
+fn checkpoints_bring_every_family_back() {
+    for fixture in FAMILIES {
+        let (model, ids) = open_fixture(fixture);
+        let mut session = model.session();
+        let vocabulary = model.vocabulary();
+        let expected = bits(&read(&model, &mut session, &ids, usize::MAX));
+        assert_eq!(session.rewind(0), 0);
+        for keep in [0, 1, 7, 40] {
+            let from = session.position();
+            let _ = read(&model, &mut session, &ids[from..keep], 5);
+            let mark = session.checkpoint();
+            for length in [1, 3, 20] {
+                let _ = read(&model, &mut session, &ids[keep..keep + length], 2);
+                session.restore(&mark).expect("restore");
+                assert_eq!(session.position(), keep);
+            }
+            let end = keep + 20;
+            let got = bits(&read(&model, &mut session, &ids[keep..end], 3));
+            assert!(
+                got == expected[keep * vocabulary..end * vocabulary],
+                "{fixture} from {keep}"
+            );
+            session.restore(&mark).expect("restore");
+        }
+        assert_eq!(session.rewind(0), 0);
+        assert!(matches!(
+            session.restore(&model_mark(&model, &ids)),
+            Err(Error::Irreversible { .. })
+        ));
+    }
+}
+
+/// A mark that another session made further on.
+fn model_mark(model: &Model, ids: &[u32]) -> lamella_engine::Checkpoint {
+    let mut session = model.session();
+    let _ = read(model, &mut session, &ids[..9], 9);
+    session.checkpoint()
+}
+
+#[test]
+fn recurrent_state_goes_back_to_the_start_only() {
+    let (model, ids) = open_fixture("qwen36-101");
+    let mut session = model.session();
+    let expected = bits(&read(&model, &mut session, &ids[..30], usize::MAX));
+    assert!(matches!(
+        session.truncate(10),
+        Err(Error::Irreversible {
+            wanted: 10,
+            position: 30
+        })
+    ));
+    assert_eq!((session.position(), session.rewind(10)), (30, 0));
+    assert!(bits(&read(&model, &mut session, &ids[..30], 11)) == expected);
+    session.truncate(0).expect("the start");
 }
 
 #[test]

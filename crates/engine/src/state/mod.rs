@@ -205,12 +205,13 @@ impl Session {
                 position: self.position,
             });
         }
-        if self.rewind(tokens) < tokens {
+        if tokens > 0 && !self.goes_back_to(tokens) {
             return Err(Error::Irreversible {
                 wanted: tokens,
                 position: self.position,
             });
         }
+        self.rewind(tokens);
         Ok(())
     }
 
@@ -218,11 +219,7 @@ impl Session {
     /// If that is below `tokens`, the session is empty.
     pub fn rewind(&mut self, tokens: usize) -> usize {
         let tokens = tokens.min(self.position);
-        let exact = tokens == self.position
-            || self.items().all(|item| item.fixed().is_none())
-                && self.history == 0
-                && self.reaches(tokens);
-        let tokens = if exact { tokens } else { 0 };
+        let tokens = if self.goes_back_to(tokens) { tokens } else { 0 };
         if tokens == 0 {
             self.items_mut()
                 .filter_map(Item::fixed_mut)
@@ -319,6 +316,14 @@ impl Session {
         let keep = (self.history - new.len()).min(self.recent.len());
         self.recent.drain(..self.recent.len() - keep);
         self.recent.extend_from_slice(new);
+    }
+
+    /// Whether dropping the tokens after the first `tokens` leaves the state of those.
+    fn goes_back_to(&self, tokens: usize) -> bool {
+        tokens == self.position
+            || self.items().all(|item| item.fixed().is_none())
+                && self.history == 0
+                && self.reaches(tokens)
     }
 
     fn reaches(&self, tokens: usize) -> bool {

@@ -44,6 +44,19 @@ pub(crate) fn reference_ids(file: &Path, key: &str) -> Vec<u32> {
         .collect()
 }
 
+/// The tokens whose logits a fixture's reference gives.
+pub(crate) fn reference_sequence(dir: &Path) -> Vec<u32> {
+    first_list(dir, ["teacher_forced_ids", "full_ids"])
+}
+
+/// The first of two lists that a fixture's `ref.json` has.
+pub(crate) fn first_list(dir: &Path, names: [&str; 2]) -> Vec<u32> {
+    let file = dir.join("ref.json");
+    let json = std::fs::read_to_string(&file).expect("ref.json");
+    let there = names.into_iter().find(|n| json.contains(&format!("{n:?}")));
+    reference_ids(&file, there.expect("one of the names"))
+}
+
 /// Opens a model of the repository.
 pub(crate) fn open(path: &Path, options: &Options) -> Arc<Model> {
     Model::open(path, options, &mut |_| {}).expect("the model opens")

@@ -365,7 +365,7 @@ impl Core {
             match table {
                 Some(table) => {
                     let at = tokens[row] as usize * routed.top_k;
-                    choice.from_table(&table[at..at + routed.top_k], chosen);
+                    choice.look_up(&table[at..at + routed.top_k], chosen);
                 }
                 None => choice.best(scores, &mut biased[..routed.experts], chosen),
             }
@@ -393,7 +393,7 @@ struct Choice<'a> {
 
 impl Choice<'_> {
     /// The experts that the token's id stands for, ascending.
-    fn from_table(&self, ids: &[f32], chosen: &mut [(u32, f32)]) {
+    fn look_up(&self, ids: &[f32], chosen: &mut [(u32, f32)]) {
         let last = self.routed.experts as u32 - 1;
         for (slot, &id) in chosen.iter_mut().zip(ids) {
             // The reader has refused tables with ids out of range; a damaged page must not panic.

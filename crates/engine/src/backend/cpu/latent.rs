@@ -51,21 +51,7 @@ impl Core {
         }
         self.norm_heads_of(&a.query_norm, rank, down);
         self.project(&a.query_up, down, quantised, query, Epilogue::Store);
-        let row_width = a.latent_dim + a.rope_dim;
-        let head_dim = a.nope_dim + a.rope_dim;
-        let norm = self.norm_weight(&a.latent_norm);
-        for (row, new) in new.chunks_exact_mut(row_width).enumerate() {
-            self.kernels
-                .rms_norm_in_place(&mut new[..a.latent_dim], norm, a.latent_norm.eps);
-            if let Some(rope) = &a.rope {
-                let turn = self.row_angles(rope, angles, row);
-                self.rotate_by(rope, turn, a.rope_dim, &mut new[a.latent_dim..]);
-                let query = &mut query[row * a.heads * head_dim..][..a.heads * head_dim];
-                for head in query.chunks_exact_mut(head_dim) {
-                    self.rotate_by(rope, turn, a.rope_dim, &mut head[a.nope_dim..]);
-                }
-            }
-        }
+        self.turn_latents(a, angles, query, new);
         store([layer, LATENT], segments, spans, new);
         match &a.selection {
             None => mixers.counts.fill(ALL),
@@ -78,23 +64,14 @@ impl Core {
                     self.project(map, x, quantised, iw, Epilogue::Store);
                 }
                 let weights = ix.head_weights.is_some().then_some(&*iw);
-                let seen = &*spans;
-                let segment_of = |row: usize| &segments[owner[row] as usize];
-                let keys = |row: usize| {
-                    let state = &seen[segment_of(row).span].session.layers[layer];
-                    state.rows(INDEX)
-                };
-                let visible = |row: usize| {
-                    let segment = segment_of(row);
-                    segment.position + row - segment.row + 1
-                };
                 let target = SelectWork {
                     rows: count,
                     scratch: mixers,
                     scores: scratch,
                     per_thread: *scratch_per_thread,
                 };
-                self.select(ix, iq, weights, &visible, &keys, target);
+                let rows = (segments, &*spans, owner.as_slice());
+                self.select_positions(ix, layer, rows, iq, weights, target);
             }
         }
         let up = self.vector(a.latent_up.weight);
@@ -114,6 +91,52 @@ impl Core {
         let out = if *direct { hidden } else { branch };
         let out = &mut out[..count * width];
         self.project(&a.output, heads, quantised, out, Epilogue::Add);
+    }
+
+    /// Norms new latent rows, and rotates their shared channels and those of the queries.
+    fn turn_latents(
+        &self,
+        a: &LatentAttention,
+        angles: &[Angles],
+        query: &mut [f32],
+        new: &mut [f32],
+    ) {
+        let (row_width, head_dim) = (a.latent_dim + a.rope_dim, a.nope_dim + a.rope_dim);
+        let norm = self.norm_weight(&a.latent_norm);
+        for (row, new) in new.chunks_exact_mut(row_width).enumerate() {
+            self.kernels
+                .rms_norm_in_place(&mut new[..a.latent_dim], norm, a.latent_norm.eps);
+            if let Some(rope) = &a.rope {
+                let turn = self.row_angles(rope, angles, row);
+                self.rotate_by(rope, turn, a.rope_dim, &mut new[a.latent_dim..]);
+                let query = &mut query[row * a.heads * head_dim..][..a.heads * head_dim];
+                for head in query.chunks_exact_mut(head_dim) {
+                    self.rotate_by(rope, turn, a.rope_dim, &mut head[a.nope_dim..]);
+                }
+            }
+        }
+    }
+
+    /// Selects the positions of every row by its index queries.
+    fn select_positions(
+        &self,
+        ix: &Indexer,
+        layer: usize,
+        (segments, spans, owner): (&[Segment], &[Span<'_>], &[u32]),
+        queries: &[f32],
+        weights: Option<&[f32]>,
+        target: SelectWork<'_>,
+    ) {
+        let segment_of = |row: usize| &segments[owner[row] as usize];
+        let keys = |row: usize| {
+            let state = &spans[segment_of(row).span].session.layers[layer];
+            state.rows(INDEX)
+        };
+        let visible = |row: usize| {
+            let segment = segment_of(row);
+            segment.position + row - segment.row + 1
+        };
+        self.select(ix, queries, weights, &visible, &keys, target);
     }
 
     /// Maps the unrotated part of every query into the latent space; the rotated part follows.

@@ -65,12 +65,9 @@ impl Widths {
             w.branch |= layer.mixer.post_norm.is_some() || layer.ffn.post_norm.is_some();
             w.branch |= layer.mixer.convolution.is_some() || layer.ffn.convolution.is_some();
             w.residual(program, &layer.residual);
-            match &layer.mixer.body {
-                Mixer::Attention(a) => {
-                    w.query = w.query.max(a.heads * a.head_dim);
-                    w.key_value = w.key_value.max(a.kv_heads * a.head_dim);
-                }
-                _ => {}
+            if let Mixer::Attention(a) = &layer.mixer.body {
+                w.query = w.query.max(a.heads * a.head_dim);
+                w.key_value = w.key_value.max(a.kv_heads * a.head_dim);
             }
             w.arena = w
                 .arena
