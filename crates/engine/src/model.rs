@@ -17,9 +17,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest context there can be: positions are counted in 32 bits.
-const MOST_CONTEXT: usize = u32::MAX as usize;
-
 /// A model opened on a checkpoint directory or a container.
 ///
 /// Prepared once and shared: conversations are [`Session`]s, work is done by [`Model::step`].
@@ -391,13 +388,13 @@ fn resolve_context(program: &Program, options: &Options) -> Result<usize, Error>
     };
     let scores = (context as u64).saturating_mul(4);
     let limit = MemoryLimit::resolve(options.memory_limit);
-    if scores > limit.bytes || context > MOST_CONTEXT {
+    if scores > limit.bytes {
         return Err(Error::Memory {
             sum: format!(
                 "a context of {context} tokens, whose attention scores alone take {scores} bytes \
                  for each token"
             ),
-            limit: limit.bytes.min(4 * MOST_CONTEXT as u64),
+            limit: limit.bytes,
             origin: limit.origin,
             advice: "If the model is sound, a shorter context (--context) opens it".to_owned(),
         });

@@ -71,7 +71,7 @@ families! {
     glm: "glm-101", "glm-303";
     inkling: "inkling-101", "inkling-nvfp4-303";
     kimi_k3: "kimi_k3-101", "kimi_k3-bf16-303";
-    qwen36: "qwen36-101", "qwen35dense-303", "qwen3next-505";
-    qwen38: "qwen38-111";
+    qwen36: "qwen36-101", "qwen36fp8-707", "qwen35dense-303", "qwen3next-505";
+    qwen38: "qwen38-111", "qwen38fp8-777";
     deepseek_v4: "deepseek_v4-101", "deepseek_v4-303";
 }

@@ -151,6 +151,7 @@ pub(crate) fn tensors(config: &Value, layout: Layout) -> Vec<TensorInfo> {
     table
 }
 
+// long: one list of names and shapes, as the release has them
 fn layer(
     config: &Value,
     layout: Layout,

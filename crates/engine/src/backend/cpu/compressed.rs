@@ -58,26 +58,9 @@ impl Core {
             let place = [layer, ENTRIES];
             self.compress(c, &a.rope, a.head_dim, place, segments, spans, value, gate);
         }
-        if let Some(ix) = &a.indexer {
-            let c = &ix.compressor;
-            self.project(&ix.indexer.query, down, quantised, iq, Epilogue::Store);
-            self.project(&c.value, x, quantised, iv, Epilogue::Store);
-            self.project(&c.gate, x, quantised, ig, Epilogue::Store);
-            if let Some(map) = &ix.indexer.head_weights {
-                self.project(map, x, quantised, iw, Epilogue::Store);
-            }
-            let Some(rope) = &ix.indexer.rope else {
-                unreachable!("the closure check demands a rotation")
-            };
-            let index_width = ix.indexer.heads * ix.indexer.head_dim;
-            for (row, queries) in iq.chunks_exact_mut(index_width).enumerate() {
-                let turn = self.row_angles(rope, &work.angles, row);
-                self.rotate_by(rope, turn, ix.indexer.head_dim, queries);
-            }
-            let place = [layer, INDEX];
-            self.compress(c, rope, ix.indexer.head_dim, place, segments, spans, iv, ig);
-            let weights = ix.indexer.head_weights.is_some().then_some(&*iw);
-            self.select_entries(a, layer, segments, spans, iq, weights, work);
+        if a.indexer.is_some() {
+            let buffers = [iq, iv, ig, iw];
+            self.index_entries(a, layer, segments, spans, down, buffers, work);
         }
         self.attend_entries(a, layer, segments, spans, (query, heads), work);
         for row in 0..count {
@@ -97,6 +80,45 @@ impl Core {
         let out = &mut out[..count * width];
         self.project(&a.output_up, inner, quantised, out, Epilogue::Add);
         work.arena = arena;
+    }
+
+    /// Feeds the indexer's own compressor, and selects entries for every row.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "operands of the selection, and where it reads and writes"
+    )]
+    fn index_entries(
+        &self,
+        a: &CompressedAttention,
+        layer: usize,
+        segments: &[Segment],
+        spans: &mut [Span<'_>],
+        down: &[f32],
+        [iq, iv, ig, iw]: [&mut [f32]; 4],
+        work: &mut Work,
+    ) {
+        let Some(ix) = &a.indexer else { return };
+        let x = &work.normed[..work.rows() * self.program.dims.hidden];
+        let quantised = &mut work.quantised;
+        let c = &ix.compressor;
+        self.project(&ix.indexer.query, down, quantised, iq, Epilogue::Store);
+        self.project(&c.value, x, quantised, iv, Epilogue::Store);
+        self.project(&c.gate, x, quantised, ig, Epilogue::Store);
+        if let Some(map) = &ix.indexer.head_weights {
+            self.project(map, x, quantised, iw, Epilogue::Store);
+        }
+        let Some(rope) = &ix.indexer.rope else {
+            unreachable!("the closure check demands a rotation")
+        };
+        let index_width = ix.indexer.heads * ix.indexer.head_dim;
+        for (row, queries) in iq.chunks_exact_mut(index_width).enumerate() {
+            let turn = self.row_angles(rope, &work.angles, row);
+            self.rotate_by(rope, turn, ix.indexer.head_dim, queries);
+        }
+        let place = [layer, INDEX];
+        self.compress(c, rope, ix.indexer.head_dim, place, segments, spans, iv, ig);
+        let weights = ix.indexer.head_weights.is_some().then_some(&*iw);
+        self.select_entries(a, layer, segments, spans, iq, weights, work);
     }
 
     /// Feeds a compressor the values and gates of the piece; entries of whole windows are stored.

@@ -16,6 +16,7 @@ const INDEX: usize = 1;
 
 impl Core {
     /// `output += output map(latent attention(normed))`, extending the sessions' latent rows.
+    // long: the steps of one block, each a call
     pub(super) fn latent_attention(
         &self,
         a: &LatentAttention,

@@ -73,6 +73,7 @@ impl Core {
         });
     }
 
+    // long: one task: what it sees, its queries, the call
     fn attend_rows(
         &self,
         a: &Attention,

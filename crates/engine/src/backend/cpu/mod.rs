@@ -13,6 +13,7 @@ mod listed;
 mod mixers;
 mod ngram;
 mod residual;
+mod router;
 mod rows;
 mod work;
 

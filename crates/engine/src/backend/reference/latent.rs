@@ -7,6 +7,7 @@ use lamella_program::block::{Indexer, LatentAttention, LatentSelection};
 impl Reference {
     /// Latent attention of one row, in the absorbed form: queries are mapped into the latent space
     /// and values out of it.
+    // long: the formula of the paper, read from top to bottom
     pub(super) fn latent_attention(
         &self,
         a: &LatentAttention,
