@@ -15,13 +15,30 @@ pub(crate) struct Container {
     pub(crate) manifest: Manifest,
     pub(crate) table: Table,
     pub(crate) program: Program,
-    files: Vec<DataFile>,
+    files: Vec<Pack>,
     lookup: Lookup,
+}
+
+/// A pack of the table.
+#[derive(Debug)]
+enum Pack {
+    Open(DataFile),
+    /// It cannot be read: absent, or not as long as recorded.
+    Unusable(PathBuf),
 }
 
 impl Container {
     /// Opens a container: everything but the packs' content is checked against its digest.
     pub(crate) fn open(dir: &Path) -> Result<Container, Error> {
+        let (container, faults) = Container::open_damaged(dir)?;
+        match faults.into_iter().next() {
+            None => Ok(container),
+            Some(fault) => Err(fault),
+        }
+    }
+
+    /// Opens a container some of whose packs may be unusable; says what is wrong with these.
+    pub(crate) fn open_damaged(dir: &Path) -> Result<(Container, Vec<Error>), Error> {
         check_directory(dir)?;
         let path = dir.join(MANIFEST_FILE);
         let json = disk::read_file(&path, MAX_MANIFEST_BYTES)?
@@ -47,20 +64,27 @@ impl Container {
                 cause,
             })?;
         let mut files = Vec::with_capacity(table.files.len());
+        let mut faults = Vec::new();
         for pack in &table.files {
-            let file = DataFile::open(dir.join(&pack.name))?;
-            check_length(&file.path, file.length, pack.length)?;
-            files.push(file);
+            let path = dir.join(&pack.name);
+            files.push(match open_pack(&path, pack.length) {
+                Ok(file) => Pack::Open(file),
+                Err(fault) => {
+                    faults.push(fault);
+                    Pack::Unusable(path)
+                }
+            });
         }
         let lookup = Lookup::new(&table, &program);
-        Ok(Container {
+        let container = Container {
             dir: dir.to_owned(),
             manifest,
             table,
             program,
             files,
             lookup,
-        })
+        };
+        Ok((container, faults))
     }
 
     /// Encodings an operand is stored in, canonical ones first.
@@ -83,17 +107,17 @@ impl Container {
     }
 
     /// Pack and first byte of a part.
-    pub(crate) fn place(&self, part: &Part) -> (&DataFile, u64) {
+    pub(crate) fn place(&self, part: &Part) -> Result<(&DataFile, u64), Error> {
         let record = &self.table.records[part.record as usize];
-        (
-            &self.files[record.file as usize],
-            record.offset + part.offset,
-        )
+        match &self.files[record.file as usize] {
+            Pack::Open(file) => Ok((file, record.offset + part.offset)),
+            Pack::Unusable(path) => Err(Error::Absent(path.clone())),
+        }
     }
 
     /// Reads a part and checks its digest.
     pub(crate) fn read(&self, part: &Part, buffer: &mut [u8]) -> Result<(), Error> {
-        let (file, offset) = self.place(part);
+        let (file, offset) = self.place(part)?;
         file.read_at(buffer, offset)?;
         self.check(part, buffer)
     }
@@ -108,20 +132,26 @@ impl Container {
 
     /// The error that says `part` is not what was written.
     pub(crate) fn damaged(&self, part: &Part) -> Error {
-        let (file, offset) = self.place(part);
+        let record = &self.table.records[part.record as usize];
         Error::OperandDigest {
-            path: file.path.clone(),
+            path: match &self.files[record.file as usize] {
+                Pack::Open(file) => file.path.clone(),
+                Pack::Unusable(path) => path.clone(),
+            },
             operand: self.program.operands[part.operand as usize].name.clone(),
             item: part.item as usize,
             encoding: part.encoding,
-            offset,
+            offset: record.offset + part.offset,
             length: part.length,
         }
     }
 
-    /// Pack number `file`.
+    /// Pack number `file`, if it is usable.
     pub(crate) fn file(&self, file: u32) -> Option<&DataFile> {
-        self.files.get(file as usize)
+        match self.files.get(file as usize)? {
+            Pack::Open(file) => Some(file),
+            Pack::Unusable(_) => None,
+        }
     }
 
     /// The content of a listed text, checked.
@@ -137,13 +167,22 @@ impl Container {
 /// Reads a file of the manifest and checks its digest.
 pub(crate) fn read_entry(dir: &Path, entry: &FileEntry, limit: u64) -> Result<Vec<u8>, Error> {
     let path = dir.join(&entry.file);
-    let bytes = disk::read_file(&path, limit)?.ok_or_else(|| Error::NotFound(path.clone()))?;
+    let bytes = disk::read_file(&path, limit)?.ok_or_else(|| Error::Absent(path.clone()))?;
     check_length(&path, bytes.len() as u64, entry.length)?;
     if entry.fits(&bytes) {
         Ok(bytes)
     } else {
         Err(Error::FileDigest { path })
     }
+}
+
+fn open_pack(path: &Path, length: u64) -> Result<DataFile, Error> {
+    let file = match DataFile::open(path.to_owned()) {
+        Err(Error::NotFound(path)) => return Err(Error::Absent(path)),
+        other => other?,
+    };
+    check_length(path, file.length, length)?;
+    Ok(file)
 }
 
 fn check_length(path: &Path, found: u64, expected: u64) -> Result<(), Error> {
@@ -160,9 +199,14 @@ fn check_length(path: &Path, found: u64, expected: u64) -> Result<(), Error> {
 /// Reads the text of a `program.json`. The result is not yet checked for closure.
 ///
 /// # Errors
-/// What the JSON reader says.
+/// What the JSON reader says, or that there is no such version.
 pub fn parse_program(json: &[u8]) -> Result<Program, String> {
-    serde_json::from_slice(json).map_err(|e| e.to_string())
+    let program: Program = serde_json::from_slice(json).map_err(|e| e.to_string())?;
+    // Newer ones are refused by the check for closure, older ones than the first never existed.
+    if program.version == 0 {
+        return Err("its version is 0; the first is 1".to_owned());
+    }
+    Ok(program)
 }
 
 /// From operand, encoding and item to the part, without a search.

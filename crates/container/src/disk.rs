@@ -45,6 +45,20 @@ impl DataFile {
     }
 }
 
+/// Opens a file for writing, made if it is not there. What is there must be a regular file: a pipe
+/// would wait for a reader, and a link would lead to another file.
+pub(crate) fn open_to_write(path: &Path, truncate: bool) -> std::io::Result<File> {
+    if path.symlink_metadata().is_ok_and(|m| !m.is_file()) {
+        return Err(std::io::Error::other("not a regular file; remove it"));
+    }
+    let mut options = File::options();
+    options
+        .write(true)
+        .create(true)
+        .truncate(truncate)
+        .open(path)
+}
+
 #[cfg(unix)]
 fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, buffer, offset)

@@ -46,6 +46,15 @@ pub enum Error {
     /// A conversion that has not finished.
     #[error("{0}: an unfinished conversion; run the same convert again to resume it")]
     Unfinished(PathBuf),
+    /// A container without its manifest.
+    #[error(
+        "{0}: program.json and operands.bin of a container, but no lamella.json: the copy is \
+         incomplete; copy the container again, or convert the checkpoint again"
+    )]
+    NoManifest(PathBuf),
+    /// A file that the container records is not there.
+    #[error("{0}: no such file, but the container records it; the copy is incomplete")]
+    Absent(PathBuf),
     /// A file larger than anything sensible.
     #[error("{path}: {length} bytes; more than the {limit} this file may have")]
     TooLarge {

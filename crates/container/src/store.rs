@@ -5,7 +5,7 @@ use crate::container::Container;
 use crate::disk;
 use crate::error::Error;
 use crate::expert::{ExpertBank, ExpertLayout, expert_banks, expert_layout};
-use crate::manifest::MANIFEST_FILE;
+use crate::manifest::{MANIFEST_FILE, PROGRAM_FILE, TABLE_FILE};
 use crate::source::{Source, locate_all, read_item};
 use lamella_program::{Defect, Encoding, Operand, OperandId, Program, TensorInfo, closure};
 use std::ops::Range;
@@ -82,6 +82,12 @@ impl Store {
         }
         if crate::convert::is_unfinished(path) {
             return Err(Error::Unfinished(path.to_owned()));
+        }
+        if [PROGRAM_FILE, TABLE_FILE]
+            .iter()
+            .all(|name| path.join(name).is_file())
+        {
+            return Err(Error::NoManifest(path.to_owned()));
         }
         let checkpoint = Checkpoint::open(path)?;
         let refuse = |defects| Error::Defects {
@@ -263,7 +269,7 @@ impl Store {
                 let Some(part) = c.part(operand, encoding, item) else {
                     return Err(self.not_stored(operand, item, encoding));
                 };
-                let (file, offset) = c.place(part);
+                let (file, offset) = c.place(part)?;
                 file.read_at(buffer, offset + row * rows.start as u64)
             }
         }
@@ -412,8 +418,11 @@ impl Store {
         }
     }
 
-    /// Digest that changes when the stored bytes do (for a checkpoint: its headers, sizes, times).
-    pub(crate) fn fingerprint(&self) -> [u8; 32] {
+    /// Digest that changes when the stored bytes do. For a container it follows from the identity;
+    /// for a checkpoint, whose weights are not read for it, from the names, headers, sizes and
+    /// modification times of its weights files and from `config.json`.
+    #[must_use]
+    pub fn fingerprint(&self) -> [u8; 32] {
         match &self.origin {
             Origin::Checkpoint(l) => l.checkpoint.fingerprint(),
             Origin::Container(c) => *blake3::hash(c.manifest.identity.as_bytes()).as_bytes(),

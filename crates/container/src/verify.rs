@@ -26,10 +26,11 @@ pub struct VerifyReport {
 /// Reads every byte of the container in `dir` and checks it.
 ///
 /// # Errors
-/// If it does not open: damage outside the packs. Damage inside them is listed in the report.
+/// If manifest, program or operand table are damaged. Damage of packs and texts, absent ones
+/// included, is listed in the report; of what an absent pack holds nothing more is said.
 pub fn verify(dir: &Path, progress: &mut dyn FnMut(Progress<'_>)) -> Result<VerifyReport, Error> {
-    let container = Container::open(dir)?;
-    let mut damage: Vec<(usize, Error)> = Vec::new();
+    let (container, faults) = Container::open_damaged(dir)?;
+    let mut damage: Vec<(usize, Error)> = faults.into_iter().map(|fault| (0, fault)).collect();
     for entry in &container.manifest.texts {
         damage.extend(read_entry(dir, entry, MAX_TEXT_BYTES).err().map(|e| (0, e)));
     }
@@ -85,8 +86,12 @@ fn check_record(container: &Container, number: usize) -> Vec<Error> {
     let record = &container.table.records[number];
     let mut damage = Vec::new();
     let mut end = record.offset;
+    // What is wrong with an unusable pack has been said.
+    let Some(file) = container.file(record.file) else {
+        return damage;
+    };
     for part in &container.table.parts[record.parts.clone()] {
-        let (file, start) = container.place(part);
+        let start = record.offset + part.offset;
         match digest_range(file, start, part.length) {
             Ok(digest) if digest == part.digest => {}
             Ok(_) => damage.push(container.damaged(part)),
@@ -95,9 +100,7 @@ fn check_record(container: &Container, number: usize) -> Vec<Error> {
         damage.extend(check_zeros(file, end, start).err());
         end = start + part.length;
     }
-    if let Some(file) = container.file(record.file) {
-        damage.extend(check_zeros(file, end, end.next_multiple_of(RECORD_ALIGN)).err());
-    }
+    damage.extend(check_zeros(file, end, end.next_multiple_of(RECORD_ALIGN)).err());
     damage
 }
 

@@ -128,6 +128,16 @@ const CONTAINER: &[Case] = &[
         &["program.json", "no such file"],
     ),
     (
+        "no manifest",
+        |d| std::fs::remove_file(d.join("lamella.json")).unwrap(),
+        &["no lamella.json", "the copy is incomplete"],
+    ),
+    (
+        "program of version 0",
+        |d| forge(d, |program, _| program["version"] = 0.into()),
+        &["program.json", "version is 0"],
+    ),
+    (
         "flipped program",
         |d| flip(d, "program.json", 100),
         &["program.json", "digest"],
@@ -362,4 +372,37 @@ fn damaged_containers_are_described() {
     let copy = |dir: &Path| common::copy_dir(&fixture.container, dir);
     check(CONTAINER, copy, open_message);
     check(PACKS, copy, verify_message);
+}
+
+#[test]
+fn what_is_absent_is_listed_with_everything_else() {
+    let fixture = Fixture::new();
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("model");
+    common::copy_dir(&fixture.container, &dir);
+    std::fs::remove_file(dir.join("tokenizer.json")).unwrap();
+    std::fs::remove_file(dir.join("experts-0000-q4.pack")).unwrap();
+    let packs: Vec<String> = std::fs::read_dir(&dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".pack"))
+        .collect();
+    flip(&dir, &packs[0], 10);
+    let report = lamella_container::verify(&dir, &mut |_| {}).unwrap();
+    let lines: Vec<String> = report.damage.iter().map(ToString::to_string).collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for (name, word) in [
+        ("tokenizer.json", "no such file"),
+        ("experts-0000-q4.pack", "no such file"),
+        (packs[0].as_str(), "damaged"),
+    ] {
+        let told = |line: &String| line.contains(name) && line.contains(word);
+        assert_eq!(
+            lines.iter().filter(|line| told(line)).count(),
+            1,
+            "{name} {lines:?}"
+        );
+    }
+    let message = open_message(&dir).unwrap();
+    assert!(message.contains("experts-0000-q4.pack") && message.contains("no such file"));
 }

@@ -4,8 +4,9 @@
 //! and the header, so that a torn tail is seen and dropped; the records it spoke of are made again.
 
 use super::plan::Plan;
+use crate::disk;
 use crate::error::Error;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -84,13 +85,7 @@ impl Journal {
     ) -> Result<Journal, Error> {
         let beside = path.with_extension("new");
         let wrap = |e| super::workshop::write_error(&beside, e);
-        let mut options = OpenOptions::new();
-        let file = options
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&beside)
-            .map_err(wrap)?;
+        let file = disk::open_to_write(&beside, true).map_err(wrap)?;
         let header = binding.header();
         let mut journal = Journal {
             path: beside.clone(),

@@ -11,7 +11,7 @@ use crate::disk::{self, DataFile};
 use crate::error::Error;
 use crate::manifest::{MANIFEST_FILE, Manifest};
 use lamella_program::Program;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -249,8 +249,7 @@ impl Workshop {
         std::fs::create_dir_all(&content).map_err(|e| write_error(&content, e))?;
         let open = |(name, length): (&String, u64)| {
             let path = content.join(name);
-            let mut options = OpenOptions::new();
-            let file = options.write(true).create(true).truncate(false).open(&path);
+            let file = disk::open_to_write(&path, false);
             let file = file.map_err(|e| write_error(&path, e))?;
             file.set_len(length).map_err(|e| write_error(&path, e))?;
             Ok(Pack { path, file, length })
@@ -303,7 +302,7 @@ impl Workshop {
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
         let path = self.content().join(name);
         let write = || {
-            let mut file = File::create(&path)?;
+            let mut file = disk::open_to_write(&path, true)?;
             io::Write::write_all(&mut file, bytes)?;
             file.sync_all()
         };
@@ -316,7 +315,7 @@ impl Workshop {
         let beside = self.partial.join("manifest.new");
         let wrap = |e| write_error(&beside, e);
         let write = || {
-            let mut file = File::create(&beside)?;
+            let mut file = disk::open_to_write(&beside, true)?;
             io::Write::write_all(&mut file, manifest.to_json().as_bytes())?;
             file.sync_all()
         };
@@ -364,8 +363,7 @@ fn make_partial(partial: &Path) -> Result<(), Error> {
 /// Locks the working directory for this process.
 fn take_lock(partial: &Path) -> Result<File, Error> {
     let path = partial.join(LOCK);
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(false).open(&path);
+    let file = disk::open_to_write(&path, false);
     let file = file.map_err(|e| write_error(&path, e))?;
     match file.try_lock() {
         Ok(()) => {}
