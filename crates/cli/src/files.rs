@@ -1,10 +1,60 @@
-//! Files that appear whole or not at all.
+//! Files that appear whole or not at all, and what must not be left lying about.
 
 use anyhow::Context;
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use tempfile::NamedTempFile;
+
+/// What is to be removed if the program ends before its values are dropped: a signal ends the
+/// process and not a value, so this list belongs to the process too.
+static TEMPORARY: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// A temporary file or directory on the list. Whoever made it removes it; this takes it off.
+#[derive(Debug)]
+pub(crate) struct Temporary(PathBuf);
+
+impl Temporary {
+    /// Makes something by `make` and puts it, named by `path`, on the list, both before a signal
+    /// is answered.
+    ///
+    /// # Errors
+    /// As `make`.
+    pub(crate) fn make<T>(
+        make: impl FnOnce() -> io::Result<T>,
+        path: impl FnOnce(&T) -> &Path,
+    ) -> io::Result<(T, Temporary)> {
+        let mut list = TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = make()?;
+        // Absolute, so that it is found whatever becomes of the working directory.
+        let path = std::path::absolute(path(&made))?;
+        list.insert(path.clone());
+        Ok((made, Temporary(path)))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let mut list = TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner);
+        list.remove(&self.0);
+    }
+}
+
+/// Removes what is on the list and lets nothing new be made: the program ends.
+pub(crate) fn remove_temporaries() {
+    let list = TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner);
+    for path in list.iter() {
+        // What cannot be removed stays; there is nobody left to do something about it.
+        let _ = if path.is_dir() {
+            std::fs::remove_dir_all(path)
+        } else {
+            std::fs::remove_file(path)
+        };
+    }
+    std::mem::forget(list);
+}
 
 /// A file being written beside its place. Dropped without [`finish`](NewFile::finish), it is gone.
 pub(crate) struct NewFile {
@@ -14,7 +64,7 @@ pub(crate) struct NewFile {
 
 enum Out {
     /// A file that takes its place at the end.
-    Beside(BufWriter<NamedTempFile>),
+    Beside(BufWriter<NamedTempFile>, Temporary),
     /// A pipe or device, which cannot be replaced.
     Direct(BufWriter<File>),
 }
@@ -39,10 +89,11 @@ impl NewFile {
                 use std::os::unix::fs::PermissionsExt;
                 builder.permissions(std::fs::Permissions::from_mode(0o666));
             }
-            let file = builder
-                .tempfile_in(dir.unwrap_or(Path::new(".")))
-                .with_context(named)?;
-            Out::Beside(BufWriter::new(file))
+            let dir = dir.unwrap_or(Path::new("."));
+            let (file, temporary) =
+                Temporary::make(|| builder.tempfile_in(dir), NamedTempFile::path)
+                    .with_context(named)?;
+            Out::Beside(BufWriter::new(file), temporary)
         };
         Ok(NewFile {
             path: path.to_owned(),
@@ -56,7 +107,7 @@ impl NewFile {
     /// If they cannot be written.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         let written = match &mut self.out {
-            Out::Beside(out) => out.write_all(bytes),
+            Out::Beside(out, _) => out.write_all(bytes),
             Out::Direct(out) => out.write_all(bytes),
         };
         written.with_context(|| self.path.display().to_string())
@@ -80,13 +131,14 @@ impl NewFile {
         let path = self.path;
         let finished = match self.out {
             Out::Direct(mut out) => out.flush(),
-            Out::Beside(out) => out
-                .into_inner()
-                .map_err(|e| e.into_error())
-                .and_then(|file| {
-                    file.as_file().sync_all()?;
-                    file.persist(&path).map(|_| ()).map_err(|e| e.error)
-                }),
+            Out::Beside(out, _temporary) => {
+                out.into_inner()
+                    .map_err(|e| e.into_error())
+                    .and_then(|file| {
+                        file.as_file().sync_all()?;
+                        file.persist(&path).map(|_| ()).map_err(|e| e.error)
+                    })
+            }
         };
         finished.with_context(|| path.display().to_string())
     }

@@ -1,42 +1,147 @@
-//! Ctrl-C: raises the cancellation flag of whatever runs.
+//! Ctrl-C, and being asked to end (SIGTERM, SIGHUP): both mean the same.
+//!
+//! Work that polls the flag is stopped by it and tidies up itself. Whatever else runs, waiting for
+//! a person included, is ended at once by [`End::Interrupted`], and so is work that has not
+//! stopped when the signal comes a second time.
 
 use lamella_engine::Cancel;
-use std::sync::Arc;
+use std::any::Any;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// The flag that Ctrl-C raises. Until [`Interrupt::install`] the system's own rule holds: Ctrl-C
-/// ends the process, which is right for everything that has nothing to tidy up.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Interrupt {
+/// Why the program ends.
+pub(crate) enum End {
+    /// The command is done.
+    Returned(ExitCode),
+    /// A defect.
+    Panicked(Box<dyn Any + Send>),
+    /// The person wants it to.
+    Interrupted,
+}
+
+/// What a signal does.
+#[derive(Clone, Debug)]
+pub(crate) struct Interrupt(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
     cancel: Cancel,
-    plain: Arc<AtomicBool>,
+    plain: AtomicBool,
+    /// Whether what runs polls the flag.
+    polled: AtomicBool,
+    ends: Mutex<Sender<End>>,
 }
 
 impl Interrupt {
-    /// From here on Ctrl-C raises the flag.
-    pub(crate) fn install() -> anyhow::Result<Interrupt> {
-        let interrupt = Interrupt::default();
-        let raised = interrupt.clone();
-        ctrlc::set_handler(move || {
-            raised.cancel.cancel();
-            raised.plain.store(true, Ordering::Release);
-        })?;
-        Ok(interrupt)
+    /// A signal that is not polled is told to `ends`.
+    pub(crate) fn new(ends: Sender<End>) -> Interrupt {
+        Interrupt(Arc::new(Shared {
+            cancel: Cancel::default(),
+            plain: AtomicBool::new(false),
+            polled: AtomicBool::new(false),
+            ends: Mutex::new(ends),
+        }))
+    }
+
+    /// From here on signals are ours.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub(crate) fn install(&self) -> anyhow::Result<()> {
+        let raised = self.clone();
+        Ok(ctrlc::set_handler(move || raised.raise())?)
+    }
+
+    fn raise(&self) {
+        let again = self.0.plain.swap(true, Ordering::SeqCst);
+        self.0.cancel.cancel();
+        if again || !self.0.polled.load(Ordering::SeqCst) {
+            self.end();
+        }
+    }
+
+    fn end(&self) {
+        let ends = self.0.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        // If nobody listens any more, the program has ended.
+        let _ = ends.send(End::Interrupted);
+    }
+
+    /// From here on the flag is polled: a signal raises it and the work tidies up.
+    pub(crate) fn poll(&self) {
+        self.0.polled.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits for a person by `read`; a signal ends the program meanwhile.
+    pub(crate) fn wait<T>(&self, read: impl FnOnce() -> T) -> T {
+        let before = self.0.polled.swap(false, Ordering::SeqCst);
+        if self.0.plain.load(Ordering::SeqCst) {
+            // It came between the end of the work and here.
+            self.end();
+        }
+        let result = read();
+        self.0.polled.store(before, Ordering::SeqCst);
+        result
     }
 
     /// The engine's view of the flag.
     pub(crate) fn cancel(&self) -> Cancel {
-        self.cancel.clone()
+        self.0.cancel.clone()
     }
 
     /// The flag for code that knows no engine.
     pub(crate) fn flag(&self) -> &AtomicBool {
-        &self.plain
+        &self.0.plain
     }
 
     /// Lowers the flag, for the next answer.
     pub(crate) fn reset(&self) {
-        self.cancel.reset();
-        self.plain.store(false, Ordering::Release);
+        self.0.cancel.reset();
+        self.0.plain.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Keeps SIGHUP ignored if it is, as `nohup` asks, although a handler will be put in place: it is
+/// blocked in this thread, which must be the first, and in those it starts.
+#[cfg(target_os = "linux")]
+pub(crate) fn keep_hangup_ignored() {
+    use nix::sys::signal::{SigSet, Signal};
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = status.lines().find_map(|l| l.strip_prefix("SigIgn:"));
+    let mask = field.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    if mask.is_some_and(|mask| mask >> (Signal::SIGHUP as i32 - 1) & 1 == 1) {
+        // If that is refused, the program only ends where it might have gone on.
+        let _ = SigSet::from(Signal::SIGHUP).thread_block();
+    }
+}
+
+/// Other systems have no such signal, or no way to see that it is ignored.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn keep_hangup_ignored() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn what_polls_is_asked_and_what_waits_is_ended() {
+        let (ends, end) = channel();
+        let interrupt = Interrupt::new(ends);
+        let ended = || matches!(end.try_recv(), Ok(End::Interrupted));
+        interrupt.raise();
+        assert!(ended(), "nothing polls yet");
+        interrupt.reset();
+        interrupt.poll();
+        interrupt.raise();
+        assert!(interrupt.flag().load(Ordering::SeqCst) && !ended());
+        interrupt.raise();
+        assert!(ended(), "the second time");
+        interrupt.reset();
+        interrupt.wait(|| interrupt.raise());
+        assert!(ended(), "waiting");
+        interrupt.wait(|| ());
+        assert!(ended(), "raised before the wait");
     }
 }

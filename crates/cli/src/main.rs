@@ -18,28 +18,57 @@ mod settings;
 mod terminal;
 
 use args::Command;
+use interrupt::{End, Interrupt};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
+use std::sync::mpsc;
 
+/// Stack of the thread that does the work: as much as the first thread of a process has.
+const STACK_BYTES: usize = 8 << 20;
+
+/// The command runs on a thread of its own, so that a signal can end the program in good order
+/// while the command waits for something.
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failure::report(&error),
+    interrupt::keep_hangup_ignored();
+    let (ends, end) = mpsc::channel();
+    let interrupt = Interrupt::new(ends.clone());
+    let work = move || {
+        let result = catch_unwind(AssertUnwindSafe(|| run(&interrupt)));
+        // The first thread is gone only if the program has ended.
+        let _ = ends.send(match result {
+            Ok(Ok(())) => End::Returned(ExitCode::SUCCESS),
+            Ok(Err(error)) => End::Returned(failure::report(&error)),
+            Err(panic) => End::Panicked(panic),
+        });
+    };
+    let worker = std::thread::Builder::new().stack_size(STACK_BYTES);
+    if let Err(error) = worker.name("lamella".to_owned()).spawn(work) {
+        return failure::report(&anyhow::Error::from(error).context("the first thread"));
+    }
+    match end.recv() {
+        Ok(End::Returned(code)) => code,
+        Ok(End::Panicked(panic)) => resume_unwind(panic),
+        Ok(End::Interrupted) | Err(_) => {
+            files::remove_temporaries();
+            failure::report(&failure::Failure::interrupted())
+        }
     }
 }
 
-fn run() -> anyhow::Result<()> {
+fn run(interrupt: &Interrupt) -> anyhow::Result<()> {
     let Some(parsed) = config::parse(std::env::args_os(), std::env::vars_os())? else {
         return Ok(());
     };
+    interrupt.install()?;
     let terminal = terminal::Terminal::new(&parsed.cli.global.output);
     match parsed.cli.command {
-        Command::Run(args) => commands::run::run(&args, &terminal),
-        Command::Convert(args) => commands::convert::run(&args, &terminal),
+        Command::Run(args) => commands::run::run(&args, &terminal, interrupt),
+        Command::Convert(args) => commands::convert::run(&args, &terminal, interrupt),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Verify(args) => commands::verify::run(&args, &terminal),
         Command::Ops(args) => commands::ops::run(&args),
-        Command::Exec(args) => commands::exec::run(&args, &terminal),
-        Command::Perplexity(args) => commands::perplexity::run(&args, &terminal),
+        Command::Exec(args) => commands::exec::run(&args, &terminal, interrupt),
+        Command::Perplexity(args) => commands::perplexity::run(&args, &terminal, interrupt),
         Command::Bench(args) => commands::bench::run(&args, &terminal),
         Command::Config(args) => commands::config::run(&args, &parsed.settings),
         Command::Completions(args) => commands::completions::run(&args),

@@ -1,5 +1,6 @@
 //! Lines from a person at a terminal (edited, with history) or from a pipe.
 
+use crate::interrupt::Interrupt;
 use anyhow::Context;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
@@ -23,18 +24,23 @@ pub(crate) enum Lines {
     Terminal {
         editor: Box<DefaultEditor>,
         history: Option<PathBuf>,
+        interrupt: Interrupt,
     },
-    Pipe,
+    Pipe {
+        interrupt: Interrupt,
+    },
 }
 
 impl Lines {
-    /// Standard input: with editing and history if it is a terminal.
+    /// Standard input: with editing and history if it is a terminal. A signal during the wait for
+    /// a line ends the program; Ctrl-C in an editor is a key and comes as [`Line::Interrupted`].
     ///
     /// # Errors
     /// If the terminal cannot be used.
-    pub(crate) fn stdin() -> anyhow::Result<Lines> {
+    pub(crate) fn stdin(interrupt: &Interrupt) -> anyhow::Result<Lines> {
+        let interrupt = interrupt.clone();
         if !io::stdin().is_terminal() {
-            return Ok(Lines::Pipe);
+            return Ok(Lines::Pipe { interrupt });
         }
         let settings = rustyline::Config::builder()
             .max_history_size(HISTORY_LINES)?
@@ -49,6 +55,7 @@ impl Lines {
         Ok(Lines::Terminal {
             editor: Box::new(editor),
             history,
+            interrupt,
         })
     }
 
@@ -58,9 +65,10 @@ impl Lines {
     /// If the input breaks.
     pub(crate) fn read(&mut self, prompt: &str) -> anyhow::Result<Line> {
         match self {
-            Lines::Pipe => {
+            Lines::Pipe { interrupt } => {
                 let mut line = String::new();
-                if io::stdin().read_line(&mut line).context("standard input")? == 0 {
+                let read = interrupt.wait(|| io::stdin().read_line(&mut line));
+                if read.context("standard input")? == 0 {
                     return Ok(Line::End);
                 }
                 let text = line.strip_suffix('\n').unwrap_or(&line);
@@ -68,18 +76,27 @@ impl Lines {
                     text.strip_suffix('\r').unwrap_or(text).to_owned(),
                 ))
             }
-            Lines::Terminal { editor, .. } => match editor.readline(prompt) {
-                Ok(line) => Ok(Line::Text(line)),
-                Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
-                Err(ReadlineError::Eof) => Ok(Line::End),
-                Err(error) => Err(error).context("standard input"),
-            },
+            Lines::Terminal {
+                editor, interrupt, ..
+            } => {
+                // Ctrl-C just after an answer was meant for the answer.
+                interrupt.reset();
+                match interrupt.wait(|| editor.readline(prompt)) {
+                    Ok(line) => Ok(Line::Text(line)),
+                    Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
+                    Err(ReadlineError::Eof) => Ok(Line::End),
+                    Err(error) => Err(error).context("standard input"),
+                }
+            }
         }
     }
 
     /// Adds a message to the history, also of later chats.
     pub(crate) fn remember(&mut self, message: &str) {
-        let Lines::Terminal { editor, history } = self else {
+        let Lines::Terminal {
+            editor, history, ..
+        } = self
+        else {
             return;
         };
         let added = editor.add_history_entry(message).unwrap_or(false);

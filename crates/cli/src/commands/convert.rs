@@ -10,10 +10,14 @@ use lamella_container::{ConvertError, ConvertOptions, Error, Keep, convert};
 use lamella_program::Encoding;
 use std::time::Instant;
 
-pub(crate) fn run(args: &ConvertArgs, terminal: &Terminal) -> anyhow::Result<()> {
+pub(crate) fn run(
+    args: &ConvertArgs,
+    terminal: &Terminal,
+    interrupt: &Interrupt,
+) -> anyhow::Result<()> {
     let place = Place::of(&args.checkpoint)?;
     let store = model::store(&place)?;
-    let interrupt = Interrupt::install()?;
+    interrupt.poll();
     let start = Instant::now();
     let mut progress = Progress::new(terminal, "converting", Unit::Bytes);
     let mut update = |p: lamella_container::Progress<'_>| progress.update(p.bytes_done, p.bytes);

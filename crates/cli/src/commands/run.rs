@@ -8,29 +8,34 @@ use crate::model::{self, Place};
 use crate::settings;
 use crate::terminal::{self, Terminal};
 use anyhow::Context;
+use lamella_engine::generate::Sampler;
 use lamella_engine::{Model, ModelSession};
 use lamella_text::StopStrings;
 use serde_json::json;
 use std::io::{self, IsTerminal, Read};
 use std::sync::Arc;
 
-pub(crate) fn run(args: &RunArgs, terminal: &Terminal) -> anyhow::Result<()> {
+pub(crate) fn run(
+    args: &RunArgs,
+    terminal: &Terminal,
+    interrupt: &Interrupt,
+) -> anyhow::Result<()> {
     let prompt = prompt(args)?;
     let place = Place::of(&args.model)?;
     let options = settings::options(&args.engine, args.threads.threads);
     let (model, bundle) = model::open_with_text(&place, &options, terminal)?;
     if !args.raw {
-        bundle
-            .template()
+        let usable = bundle.template().map(|_| ());
+        usable
+            .map_err(|error| model::text_error(model.store().dir(), error))
             .context("use --raw to continue plain text")?;
     }
-    // The editor must exist before the handler: it puts its own in place while it starts.
     let lines = if prompt.is_none() {
-        Some(Lines::stdin()?)
+        Some(Lines::stdin(interrupt)?)
     } else {
         None
     };
-    let interrupt = Interrupt::install()?;
+    interrupt.poll();
     let chunk = args.engine.chunk.unwrap_or(0);
     let session = ModelSession::new(Arc::clone(&model), chunk, interrupt.cancel())?;
     let mut conversation = Conversation::new(bundle, session, args.answer.system.as_deref());
@@ -38,7 +43,7 @@ pub(crate) fn run(args: &RunArgs, terminal: &Terminal) -> anyhow::Result<()> {
         model: &model,
         terminal,
         json: args.json,
-        interrupt: &interrupt,
+        interrupt,
     };
     match (prompt, lines) {
         (Some(prompt), _) => voice.once(&mut conversation, args, &prompt),
@@ -55,7 +60,7 @@ pub(crate) fn run(args: &RunArgs, terminal: &Terminal) -> anyhow::Result<()> {
                 &mut settings,
                 &mut lines,
                 &mut voice,
-                &interrupt,
+                interrupt,
                 terminal,
             )
         }
@@ -201,6 +206,13 @@ impl Voice for Printer<'_> {
         let answer = conversation.answer(&asked, &mut |text| self.show(text))?;
         self.interrupt.reset();
         self.finish(&answer)
+    }
+
+    fn check(&self, conversation: &Conversation, settings: &ChatSettings) -> anyhow::Result<()> {
+        let asked = asked(conversation, &settings.answer, &settings.sampling)?;
+        Sampler::new(asked.sampling, self.model.vocabulary(), 0, 0)
+            .map(|_| ())
+            .map_err(|e| Failure::usage(e.to_string()))
     }
 }
 
