@@ -1,8 +1,12 @@
 //! The demo model: part of this program, unpacked where it can be opened.
 
+use crate::files::Temporary;
 use anyhow::Context;
-use std::fs;
+use std::fs::{self, File, FileTimes};
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use tempfile::TempDir;
 
 /// The word that names it on the command line.
 pub(crate) const NAME: &str = "demo";
@@ -29,14 +33,17 @@ pub(crate) enum Unpacked {
     /// In the user's cache, for the next time too.
     Cached(PathBuf),
     /// In a directory of its own that goes when this value goes.
-    Temporary(tempfile::TempDir),
+    Temporary(
+        TempDir,
+        #[expect(dead_code, reason = "held to be dropped")] Temporary,
+    ),
 }
 
 impl Unpacked {
     pub(crate) fn path(&self) -> &Path {
         match self {
             Unpacked::Cached(path) => path,
-            Unpacked::Temporary(dir) => dir.path(),
+            Unpacked::Temporary(dir, _) => dir.path(),
         }
     }
 }
@@ -50,31 +57,46 @@ pub(crate) fn unpack() -> anyhow::Result<Unpacked> {
     if let Some(cached) = cache.and_then(|dirs| unpack_into(dirs.cache_dir()).ok()) {
         return Ok(Unpacked::Cached(cached));
     }
-    let dir = tempfile::Builder::new().prefix("lamella-demo-").tempdir();
-    let dir = dir.context("the demo model needs a temporary directory")?;
+    let make = || tempfile::Builder::new().prefix("lamella-demo-").tempdir();
+    let made = Temporary::make(make, TempDir::path);
+    let (dir, temporary) = made.context("the demo model needs a temporary directory")?;
     write_files(dir.path())?;
-    Ok(Unpacked::Temporary(dir))
+    Ok(Unpacked::Temporary(dir, temporary))
 }
 
-/// The copy in `cache`, made if it is absent or damaged. Appears whole or not at all.
+/// The copy in `cache`, made if it is absent or damaged. Appears whole or not at all: it is
+/// unpacked beside its place and then renamed. Other processes may do the same meanwhile; whoever
+/// comes first wins, and the others take that copy.
 fn unpack_into(cache: &Path) -> anyhow::Result<PathBuf> {
     let target = cache.join(format!("demo-{}", &digest()[..16]));
     if is_intact(&target) {
         return Ok(target);
     }
     fs::create_dir_all(cache)?;
-    let fresh = tempfile::Builder::new()
-        .prefix(".demo-")
-        .tempdir_in(cache)?;
+    let make = || tempfile::Builder::new().prefix(".demo-").tempdir_in(cache);
+    let (fresh, _temporary) = Temporary::make(make, TempDir::path)?;
     write_files(fresh.path())?;
-    if target.exists() {
-        // Damaged, or of another process that is just renaming: set aside, never overwritten.
-        let aside = tempfile::Builder::new().prefix(".old-").tempdir_in(cache)?;
+    // Succeeds only if nothing is there.
+    let place = |fresh: TempDir| match fs::rename(fresh.path(), &target) {
+        Ok(()) => {
+            let _ = fresh.keep();
+            Ok(())
+        }
+        Err(_) => Err(fresh),
+    };
+    let Err(fresh) = place(fresh) else {
+        return Ok(target);
+    };
+    // A copy that another process just made, or a damaged one. One process at a time replaces it;
+    // where directories cannot be locked, two may, and both find an intact copy in the end.
+    let lock = File::open(cache).and_then(|dir| dir.lock().map(|()| dir));
+    if !is_intact(&target) {
+        let make = || tempfile::Builder::new().prefix(".old-").tempdir_in(cache);
+        let (aside, _temporary) = Temporary::make(make, TempDir::path)?;
         let _ = fs::rename(&target, aside.path().join("demo"));
+        let _ = place(fresh);
     }
-    if fs::rename(fresh.path(), &target).is_ok() {
-        let _ = fresh.keep();
-    }
+    drop(lock);
     anyhow::ensure!(
         is_intact(&target),
         "{}: cannot be replaced",
@@ -83,10 +105,19 @@ fn unpack_into(cache: &Path) -> anyhow::Result<PathBuf> {
     Ok(target)
 }
 
+/// The files, all with one time that follows from their content: the copies of one version are
+/// the same checkpoint, wherever they lie.
 fn write_files(dir: &Path) -> anyhow::Result<()> {
+    let number = u64::from_str_radix(&digest()[..7], 16)?;
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(number);
     for (name, bytes) in FILES {
         let path = dir.join(name);
-        fs::write(&path, bytes).with_context(|| path.display().to_string())?;
+        let write = || {
+            let mut file = File::create(&path)?;
+            file.write_all(bytes)?;
+            file.set_times(FileTimes::new().set_modified(time))
+        };
+        write().with_context(|| path.display().to_string())?;
     }
     Ok(())
 }
@@ -125,6 +156,29 @@ mod tests {
         assert_eq!(unpack_into(cache.path()).unwrap(), first);
         assert!(is_intact(&first));
         assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn many_that_unpack_at_once_all_get_a_copy() {
+        for damaged in [false, true] {
+            let cache = tempfile::tempdir().unwrap();
+            if damaged {
+                let target = unpack_into(cache.path()).unwrap();
+                fs::write(target.join("config.json"), "{}").unwrap();
+            }
+            let path = cache.path();
+            let barrier = std::sync::Barrier::new(8);
+            std::thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| {
+                        barrier.wait();
+                        let found = unpack_into(path).unwrap();
+                        assert!(is_intact(&found));
+                    });
+                }
+            });
+            assert_eq!(fs::read_dir(path).unwrap().count(), 1);
+        }
     }
 
     #[test]
