@@ -49,7 +49,7 @@ pub(crate) struct ThreadsArgs {
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
     /// 0 = greedy; higher is more random
-    #[arg(long, value_name = "T", value_parser = values::Real::from(0.0))]
+    #[arg(long, value_name = "T", value_parser = values::Real::from(0.0).to(values::MOST))]
     pub(crate) temperature: Option<f64>,
     /// Keep the N likeliest tokens, 0 = all
     #[arg(long, value_name = "N")]
@@ -61,13 +61,16 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "P", value_parser = values::Real::from(0.0).to(1.0))]
     pub(crate) min_p: Option<f64>,
     /// Divide the logits of tokens already seen by this (1 = off)
-    #[arg(long, value_name = "X", value_parser = values::Real::above(0.0))]
+    #[arg(long, value_name = "X")]
+    #[arg(value_parser = values::Real::from(1.0 / values::MOST).to(values::MOST))]
     pub(crate) repetition_penalty: Option<f64>,
     /// Subtract this for every time a token was generated
-    #[arg(long, value_name = "X", value_parser = values::Real::any(), allow_hyphen_values = true)]
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
+    #[arg(value_parser = values::Real::from(-values::MOST).to(values::MOST))]
     pub(crate) frequency_penalty: Option<f64>,
     /// Subtract this once if a token was generated
-    #[arg(long, value_name = "X", value_parser = values::Real::any(), allow_hyphen_values = true)]
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
+    #[arg(value_parser = values::Real::from(-values::MOST).to(values::MOST))]
     pub(crate) presence_penalty: Option<f64>,
     /// Add V to the logit of token ID; may be repeated
     #[arg(long, value_name = "ID=V", value_delimiter = ',', value_parser = values::bias)]
@@ -86,6 +89,7 @@ pub(crate) struct AnswerArgs {
     pub(crate) max_tokens: Option<usize>,
     /// End the answer before this text; may be repeated
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) stop: Vec<String>,
     /// The system message
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]

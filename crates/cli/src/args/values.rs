@@ -91,6 +91,28 @@ pub(crate) fn at_least<const LEAST: u64>() -> impl TypedValueParser<Value = usiz
         .try_map(usize::try_from)
 }
 
+/// More tokens than any context holds; what is beyond cannot be meant and must not be allocated.
+pub(crate) const MOST_TOKENS: u64 = 1 << 24;
+/// Most conversations in one step.
+pub(crate) const MOST_BATCH: u64 = 1 << 16;
+/// Most repetitions of a measurement.
+pub(crate) const MOST_REPETITIONS: u64 = 1_000_000;
+
+/// A count of `LEAST` to `MOST`.
+pub(crate) fn between<const LEAST: u64, const MOST: u64>() -> impl TypedValueParser<Value = usize> {
+    clap::value_parser!(u64)
+        .range(LEAST..=MOST)
+        .try_map(usize::try_from)
+}
+
+/// A number of tokens, or none.
+pub(crate) fn tokens() -> impl TypedValueParser<Value = usize> {
+    between::<0, MOST_TOKENS>()
+}
+
+/// Largest number that sampling takes.
+pub(crate) const MOST: f64 = 1e6;
+
 /// A finite number in a range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Real {

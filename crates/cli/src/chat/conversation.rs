@@ -1,6 +1,7 @@
 //! What was said, and the next answer.
 
 use crate::failure::Failure;
+use crate::model;
 use lamella_engine::generate::{
     FinishReason, GenerateError, GenerateOptions, LogitsSession, Sampling, Token, generate,
 };
@@ -121,7 +122,8 @@ impl Conversation {
     ) -> anyhow::Result<Answer> {
         let prompt = self
             .bundle
-            .encode_chat(&self.messages, &ChatOptions::prompt())?;
+            .encode_chat(&self.messages, &ChatOptions::prompt())
+            .map_err(|error| model::text_error(self.session.model().store().dir(), error))?;
         let answer = self.complete(&prompt, asked, on_text)?;
         self.messages.push(Message::assistant(&answer.text));
         Ok(answer)

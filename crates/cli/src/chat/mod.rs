@@ -27,7 +27,8 @@ pub(crate) struct ChatSettings {
 const HELP: &str = "\
 /help            this list
 /system TEXT     change the system message and start again; without TEXT: remove it
-/set             show the settings; /set NAME VALUE changes one, as in lamella.toml
+/set             show the settings; /set NAME VALUE changes one, as in lamella.toml;
+                 /set NAME default goes back to the model's own
 /undo            take back the last message and its answer
 /clear           start a new conversation
 /exit            leave (also Ctrl-D, or Ctrl-C twice)
@@ -45,6 +46,12 @@ pub(crate) trait Voice {
         conversation: &mut Conversation,
         settings: &ChatSettings,
     ) -> anyhow::Result<()>;
+
+    /// Whether answers can be given under `settings`.
+    ///
+    /// # Errors
+    /// What keeps every answer from being given.
+    fn check(&self, conversation: &Conversation, settings: &ChatSettings) -> anyhow::Result<()>;
 }
 
 /// Reads messages and answers them until the person leaves.
@@ -59,6 +66,7 @@ pub(crate) fn chat(
     interrupt: &Interrupt,
     terminal: &Terminal,
 ) -> anyhow::Result<()> {
+    voice.check(conversation, settings)?;
     let mut leaving = false;
     loop {
         let message = match input::message(lines)? {
@@ -87,7 +95,7 @@ pub(crate) fn chat(
             }
             other => {
                 lines.remember(&message);
-                command(other, conversation, settings, terminal);
+                command(other, conversation, settings, voice, terminal);
             }
         }
     }
@@ -106,6 +114,7 @@ fn command(
     command: Slash<'_>,
     conversation: &mut Conversation,
     settings: &mut ChatSettings,
+    voice: &dyn Voice,
     terminal: &Terminal,
 ) {
     match command {
@@ -122,7 +131,7 @@ fn command(
             terminal.note("A new conversation.");
         }
         Slash::ShowSettings => terminal.note(&slash::describe(settings)),
-        Slash::Set(name, value) => match slash::set(settings, name, value) {
+        Slash::Set(name, value) => match set(settings, name, value, conversation, voice) {
             Ok(()) => {
                 if slash::is_system(name) {
                     conversation.set_system(settings.answer.system.as_deref());
@@ -137,4 +146,20 @@ fn command(
         // Both are answered before a command is carried out.
         Slash::Exit | Slash::Message(_) => {}
     }
+}
+
+/// Changes a setting, unless no answer could be given with it.
+fn set(
+    settings: &mut ChatSettings,
+    name: &str,
+    value: &str,
+    conversation: &Conversation,
+    voice: &dyn Voice,
+) -> Result<(), String> {
+    let mut changed = settings.clone();
+    slash::set(&mut changed, name, value)?;
+    let usable = voice.check(conversation, &changed);
+    usable.map_err(|error| format!("{error:#}"))?;
+    *settings = changed;
+    Ok(())
 }

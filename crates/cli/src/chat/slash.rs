@@ -43,7 +43,10 @@ pub(super) fn parse(line: &str) -> Slash<'_> {
     }
 }
 
-/// Changes one setting by the name it has everywhere.
+/// The value that takes a setting back.
+const DEFAULT: &str = "default";
+
+/// Changes one setting by the name it has everywhere, or takes it back to the model's default.
 ///
 /// # Errors
 /// What is wrong, for the person to read.
@@ -56,6 +59,15 @@ pub(super) fn set(settings: &mut ChatSettings, name: &str, value: &str) -> Resul
             names.join(", ")
         ));
     }
+    if value == DEFAULT {
+        unset(settings, &name);
+        return Ok(());
+    }
+    if value.is_empty() {
+        return Err(format!(
+            "{name}: a value is missing; {DEFAULT} takes it back"
+        ));
+    }
     let key = keys().into_iter().find(|key| key.name == name);
     if let Some(key) = key {
         key.check(&[value.to_owned()])?;
@@ -64,6 +76,26 @@ pub(super) fn set(settings: &mut ChatSettings, name: &str, value: &str) -> Resul
     settings
         .try_update_from([typed])
         .map_err(|error| error.to_string())
+}
+
+/// Takes the setting `name`, one of [`changeable`], back to the model's default.
+fn unset(settings: &mut ChatSettings, name: &str) {
+    let (answer, sampling) = (&mut settings.answer, &mut settings.sampling);
+    match name {
+        "max_tokens" => answer.max_tokens = None,
+        "stop" => answer.stop.clear(),
+        "system" => answer.system = None,
+        "temperature" => sampling.temperature = None,
+        "top_k" => sampling.top_k = None,
+        "top_p" => sampling.top_p = None,
+        "min_p" => sampling.min_p = None,
+        "repetition_penalty" => sampling.repetition_penalty = None,
+        "frequency_penalty" => sampling.frequency_penalty = None,
+        "presence_penalty" => sampling.presence_penalty = None,
+        "logit_bias" => sampling.logit_bias.clear(),
+        "seed" => sampling.seed = None,
+        _ => {}
+    }
 }
 
 /// Whether `name` is the system message, which belongs to the conversation too.
@@ -169,6 +201,20 @@ mod tests {
             assert!(set(&mut settings, name, value).is_err(), "{name}");
         }
         assert_eq!(settings.sampling.top_k, Some(5));
+    }
+
+    #[test]
+    fn every_setting_goes_back_to_its_default() {
+        let mut settings = settings();
+        let fresh = describe(&settings);
+        for name in changeable() {
+            let value = if name == "logit_bias" { "3=1" } else { "1" };
+            set(&mut settings, &name, value).unwrap();
+            assert_ne!(describe(&settings), fresh, "{name}");
+            set(&mut settings, &name, "default").unwrap();
+            assert_eq!(describe(&settings), fresh, "{name}");
+            assert!(set(&mut settings, &name, "").is_err(), "{name}");
+        }
     }
 
     #[test]
