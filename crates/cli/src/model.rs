@@ -96,6 +96,28 @@ pub(crate) fn bundle(store: &Store) -> anyhow::Result<Bundle> {
     let bundle = Bundle::load(&read);
     match failed.into_inner() {
         Some(error) => Err(error.into()),
-        None => Ok(bundle?),
+        None => bundle.map_err(|error| text_error(store.dir(), error)),
+    }
+}
+
+/// An error of the model's text files, which know only their names, with the model's directory.
+pub(crate) fn text_error(dir: &Path, error: lamella_text::Error) -> anyhow::Error {
+    use lamella_text::Error;
+    let of_a_file = matches!(
+        error,
+        Error::Missing { .. }
+            | Error::File { .. }
+            | Error::Json { .. }
+            | Error::Field { .. }
+            | Error::TemplateSyntax { .. }
+            | Error::TemplateRender { .. }
+            | Error::ConversationRefused { .. }
+            | Error::NoChatTemplate
+    );
+    let error = anyhow::Error::from(error);
+    if of_a_file {
+        error.context(dir.display().to_string())
+    } else {
+        error
     }
 }

@@ -1,6 +1,7 @@
 //! Where words go: results to standard output, everything else to standard error.
 
 use crate::args::{OutputArgs, ProgressMode};
+use anyhow::Context;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -57,9 +58,9 @@ pub(crate) fn print_json_pretty<T: Serialize>(value: &T) -> anyhow::Result<()> {
 /// Prints `text` as it is and makes sure it leaves.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
-    Ok(())
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .context("standard output")
 }
 
 /// Prints what a model wrote. On a terminal, control characters other than line breaks and tabs

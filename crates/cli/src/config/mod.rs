@@ -88,7 +88,7 @@ fn help_or_usage(error: clap::Error) -> anyhow::Result<Option<Parsed>> {
     use clap::error::ErrorKind;
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            error.print()?;
+            error.print().context("standard output")?;
             Ok(None)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
