@@ -113,6 +113,7 @@ fn engine_kind(error: &lamella_engine::Error) -> Kind {
         | Error::Setting { .. }
         | Error::EncodingUnavailable { .. }
         | Error::TokenRange { .. }
+        | Error::ContextLength { .. }
         | Error::EmptySpan => Kind::Usage,
         Error::NonFinite { .. } => Kind::Model,
         Error::Cancelled => Kind::Interrupted,

@@ -1,6 +1,7 @@
 //! What the typed options mean: settings for the engine and for sampling.
 
 use crate::args::{EngineArgs, SamplingArgs};
+use crate::failure::Failure;
 use lamella_engine::Options;
 use lamella_engine::generate::Sampling;
 use lamella_text::GenerationDefaults;
@@ -18,6 +19,19 @@ pub(crate) fn options(args: &EngineArgs, threads: Option<usize>) -> Options {
         context: args.context,
         ..Options::default()
     }
+}
+
+/// Refuses more tokens, asked for by `option`, than a context of `context` holds.
+///
+/// # Errors
+/// Wrong usage.
+pub(crate) fn fits(option: &str, tokens: usize, context: usize) -> anyhow::Result<()> {
+    if tokens <= context {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "{option}: {tokens} tokens do not fit into the context of {context}"
+    )))
 }
 
 /// How to choose tokens: as typed, otherwise as the checkpoint wishes, otherwise greedily. Only ids

@@ -189,7 +189,7 @@ pub(crate) struct ExecArgs {
     pub(crate) tokens: String,
     /// Continue greedily by this many tokens, whatever they are [default: 1, or 0 with --logits or
     /// --layers]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::tokens())]
     pub(crate) generate: Option<usize>,
     /// Write the logits after every given token: little-endian f32 [positions, vocabulary]
     #[arg(long, value_name = "FILE")]
@@ -250,7 +250,7 @@ pub(crate) struct BenchArgs {
         value_name = "N,…",
         value_delimiter = ','
     )]
-    #[arg(default_value = "512")]
+    #[arg(default_value = "512", value_parser = values::tokens())]
     pub(crate) prompt: Vec<usize>,
     /// Numbers of tokens to decode from an empty context; 0 = none
     #[arg(
@@ -259,11 +259,12 @@ pub(crate) struct BenchArgs {
         value_name = "N,…",
         value_delimiter = ','
     )]
-    #[arg(default_value = "64")]
+    #[arg(default_value = "64", value_parser = values::tokens())]
     pub(crate) decode: Vec<usize>,
     /// Conversations decoded together
     #[arg(short = 'b', long = "batch", value_name = "N,…", value_delimiter = ',')]
-    #[arg(default_value = "1", value_parser = values::at_least::<1>())]
+    #[arg(default_value = "1")]
+    #[arg(value_parser = values::between::<1, { values::MOST_BATCH }>())]
     pub(crate) batch: Vec<usize>,
     /// Threads [default: all processors]
     #[arg(short = 't', long = "threads", id = "threads", value_name = "N,…")]
@@ -271,7 +272,7 @@ pub(crate) struct BenchArgs {
     pub(crate) threads: Vec<usize>,
     /// Repetitions of each measurement, after one that is not counted
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5)]
-    #[arg(value_parser = values::at_least::<1>())]
+    #[arg(value_parser = values::between::<1, { values::MOST_REPETITIONS }>())]
     pub(crate) repeat: usize,
     /// Do not measure the read bandwidth of the memory
     #[arg(long)]

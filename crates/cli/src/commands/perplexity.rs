@@ -1,7 +1,7 @@
 //! `lamella perplexity`: how well a model predicts a text.
 
 use crate::args::PerplexityArgs;
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 use crate::interrupt::Interrupt;
 use crate::model::{self, Place};
 use crate::progress::{Progress, Unit};
@@ -9,7 +9,7 @@ use crate::settings;
 use crate::terminal::{self, Terminal};
 use anyhow::Context;
 use lamella_engine::generate::Logprobs;
-use lamella_engine::{Cancel, Logits, Model, Session, Span};
+use lamella_engine::{Cancel, Error, Logits, Model, Session, Span};
 use serde_json::json;
 use std::io::Read;
 use std::path::Path;
@@ -18,21 +18,36 @@ use std::time::Instant;
 /// Rows of logits held at once.
 const ROWS: usize = 128;
 
-pub(crate) fn run(args: &PerplexityArgs, terminal: &Terminal) -> anyhow::Result<()> {
+pub(crate) fn run(
+    args: &PerplexityArgs,
+    terminal: &Terminal,
+    interrupt: &Interrupt,
+) -> anyhow::Result<()> {
     let text = read(&args.file)?;
     let place = Place::of(&args.model)?;
     let options = settings::options(&args.engine, args.threads.threads);
     let (model, bundle) = model::open_with_text(&place, &options, terminal)?;
     let tokens = bundle.tokenizer.encode(&text, false)?;
     check_vocabulary(&tokens, model.vocabulary())?;
-    let interrupt = Interrupt::install()?;
+    check_window(args.window, model.report().context)?;
+    interrupt.poll();
     let mut progress = Progress::new(terminal, "scoring", Unit::Steps);
     let start = Instant::now();
     let mut scores = Vec::new();
     let mut session = model.session();
     for (index, window) in tokens.chunks(args.window).enumerate() {
         session.truncate(0)?;
-        scores.extend(score(&model, &mut session, window, &interrupt.cancel())?);
+        let scored = score(&model, &mut session, window, &interrupt.cancel());
+        scores.extend(scored.map_err(|error| {
+            match error.downcast_ref() {
+                Some(Error::Cancelled) => Failure::new(
+                    Kind::Interrupted,
+                    format!("interrupted after {index} windows; the text has no score"),
+                )
+                .into(),
+                _ => error,
+            }
+        })?);
         let done = (index * args.window + window.len()) as u64;
         progress.update(done, tokens.len() as u64);
     }
@@ -87,6 +102,17 @@ fn check_vocabulary(tokens: &[u32], vocabulary: usize) -> anyhow::Result<()> {
             "tokenizer.json: token {id} is outside the vocabulary of {vocabulary}"
         ))),
     }
+}
+
+/// Windows longer than the context could not be read. Their last token is only predicted.
+fn check_window(window: usize, context: usize) -> anyhow::Result<()> {
+    let most = context.saturating_add(1);
+    if window <= most {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "--window: {window} is beyond {most}, the most that a context of {context} allows"
+    )))
 }
 
 /// -ln p of each token of the window but the first.

@@ -13,6 +13,11 @@ const PASSES: usize = 4;
 /// Places each thread reads at, alternating: some processors fetch ahead better on several.
 const STREAMS: [usize; 3] = [1, 2, 4];
 
+/// Bytes of memory that measuring with `threads` threads takes.
+pub(super) fn bytes(threads: usize) -> u64 {
+    (threads as u64).saturating_mul(BYTES_A_THREAD as u64)
+}
+
 /// Bytes per second that `threads` threads read together, each its own memory, from pages like
 /// those the weights lie in; the best of a few passes.
 ///

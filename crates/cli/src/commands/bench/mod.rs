@@ -1,6 +1,7 @@
 //! `lamella bench`: prompt and decode speed.
 
 mod bandwidth;
+mod memory;
 mod weights;
 
 use crate::args::BenchArgs;
@@ -23,6 +24,23 @@ enum Test {
     Prompt(usize),
     /// Decode so many tokens in each of `batch` conversations together.
     Decode { tokens: usize, batch: usize },
+}
+
+impl Test {
+    /// Refuses what the context or the memory does not hold.
+    fn check(self, model: &Model, free: &memory::Free) -> anyhow::Result<()> {
+        let (option, tokens, batch) = match self {
+            Test::Prompt(tokens) => ("--prompt", tokens, 1),
+            Test::Decode { tokens, batch } => ("--decode", tokens, batch),
+        };
+        settings::fits(option, tokens, model.report().context)?;
+        let what = match batch {
+            1 => format!("{option} {tokens}"),
+            _ => format!("{option} {tokens} --batch {batch}"),
+        };
+        let need = memory::conversations(model, tokens, batch);
+        Ok(free.holds(&what, need, "Measure fewer or shorter conversations")?)
+    }
 }
 
 /// What was measured.
@@ -71,12 +89,21 @@ pub(crate) fn run(args: &BenchArgs, terminal: &Terminal) -> anyhow::Result<()> {
     for threads in threads {
         let options = settings::options(&args.engine, threads);
         let model = model::open(&place, &options, terminal)?;
+        let free = memory::Free::beside(&model, args.engine.memory);
+        for test in &tests {
+            test.check(&model, &free)?;
+        }
         let bandwidth = if args.no_bandwidth {
             None
         } else {
             let report = model.report();
             let isa = report.isa.unwrap_or_else(Isa::detect);
             let kernels = Kernels::new(isa).context("the processor has lost an instruction set")?;
+            free.holds(
+                "measuring the read bandwidth",
+                bandwidth::bytes(report.threads),
+                "--no-bandwidth leaves it out",
+            )?;
             Some(Bandwidth {
                 threads: report.threads,
                 bytes_per_second: bandwidth::measure(kernels, report.threads)?,
