@@ -184,7 +184,9 @@ fn layers_resume_to_the_same_bytes() {
         let dir = world.path("cut");
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir(&dir).unwrap();
-        std::fs::copy(world.path("whole/run.json"), dir.join("run.json")).unwrap();
+        for name in ["run.json", "journal.jsonl"] {
+            std::fs::copy(world.path("whole").join(name), dir.join(name)).unwrap();
+        }
         for layer in 0..kept {
             std::fs::copy(file("whole", layer), file("cut", layer)).unwrap();
         }
@@ -222,9 +224,87 @@ fn two_runs_are_never_mixed() {
     };
     run("1,2,3", &[]).ok();
     run("1,2,3", &[]).fails(2, &["an earlier run", "--resume"]);
-    run("1,2,4", &["--resume"]).fails(2, &["other tokens"]);
+    run("1,2,4", &["--resume"]).fails(2, &["d: ", "other tokens", "remove the directory"]);
     run("1,2,3", &["--resume", "--encoding", "q8"]).fails(2, &["other encodings"]);
     run("1,2,3", &["--resume", "--backend", "reference"]).fails(2, &["other backend"]);
     run("1,2,3", &["--resume"]).ok();
     run("1,2,3", &["--generate", "1"]).fails(2, &["--generate", "--layers"]);
+}
+
+/// A copy of a checkpoint in which every number of the weights is another one.
+fn other_weights(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        if path.extension().is_some_and(|e| e == "safetensors") {
+            let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+            // The lowest bit of the mantissa of every second byte: finite stays finite.
+            bytes[header..].iter_mut().step_by(2).for_each(|b| *b ^= 1);
+        }
+        std::fs::write(to.join(path.file_name().unwrap()), bytes).unwrap();
+    }
+}
+
+#[test]
+fn layers_of_other_weights_are_never_taken_over() {
+    let world = World::new();
+    let fixture = repository("fixtures/olmoe-101");
+    other_weights(&fixture, &world.path("b"));
+    let a = fixture.display().to_string();
+    let run = |model: &str, dir: &str, more: &[&str]| {
+        let mut args = vec!["exec", model, "--tokens", "1,2,3", "--layers", dir];
+        args.extend(more);
+        world.run(args)
+    };
+    run(&a, "st", &[]).ok();
+    std::fs::remove_file(world.path("st/manifest.json")).unwrap();
+    std::fs::remove_file(world.path("st/layer-001.f32")).unwrap();
+    run("b", "st", &["--resume"]).fails(2, &["st: ", "other weights", "remove the directory"]);
+    assert!(!world.path("st/manifest.json").exists());
+    run(&a, "st", &["--resume"]).ok();
+    // A container is told from its checkpoint and from another container.
+    for (model, out) in [(a.as_str(), "ca"), ("b", "cb")] {
+        world.run(["convert", model, out, "--encoding", "q8"]).ok();
+    }
+    run("ca", "sc", &[]).ok();
+    run("cb", "sc", &["--resume"]).fails(2, &["sc: ", "other weights"]);
+    run("ca", "sc", &["--resume"]).ok();
+    // Begun by a version that did not know: refused, not guessed.
+    let old = std::fs::read_to_string(world.path("sc/run.json")).unwrap();
+    let old = old.replace("lamella layers 2", "lamella layers 1");
+    std::fs::write(world.path("sc/run.json"), old).unwrap();
+    run("ca", "sc", &["--resume"]).fails(2, &["sc: ", "another version"]);
+}
+
+#[test]
+fn a_changed_layer_file_is_noticed_and_computed_again() {
+    let world = World::new();
+    let fixture = repository("fixtures/olmoe-101").display().to_string();
+    let run = |more: &[&str]| {
+        let mut args = vec!["exec", &fixture, "--tokens", "1,2,3", "--layers", "d"];
+        args.extend(more);
+        world.run(args)
+    };
+    run(&[]).ok();
+    let read = |name: &str| std::fs::read(world.path("d").join(name)).unwrap();
+    let (manifest, good) = (read("manifest.json"), read("layer-001.f32"));
+    for finished in [true, false] {
+        let mut bad = good.clone();
+        bad[5] ^= 1;
+        std::fs::write(world.path("d/layer-001.f32"), &bad).unwrap();
+        if !finished {
+            std::fs::remove_file(world.path("d/manifest.json")).unwrap();
+        }
+        let ran = run(&["--resume"]);
+        ran.ok();
+        assert!(
+            ran.err.contains("layer-001.f32: not what was written"),
+            "{ran:?}"
+        );
+        assert!(read("layer-001.f32") == good && read("manifest.json") == manifest);
+    }
+    let quiet = run(&["--resume"]);
+    quiet.ok();
+    assert!(!quiet.err.contains("warning"), "{quiet:?}");
 }

@@ -1,10 +1,12 @@
 //! `--layers DIR`: the stream after each layer, one file a layer, resumable.
 //!
-//! `run.json` says what is being computed and is written first, `manifest.json` last; a layer file
-//! appears whole. So a directory without a manifest is an unfinished run, and whatever layer files
-//! it holds are good.
+//! `run.json` says what is being computed, with which weights, and is written first,
+//! `manifest.json` last; a layer file appears whole, and the journal then records its digest. So a
+//! directory without a manifest is an unfinished run, and the layer files it holds are good as far
+//! as the journal vouches for them.
 
-use crate::failure::Failure;
+use super::journal::{self, Entry, Journal};
+use crate::failure::{Failure, Kind};
 use crate::files::{self, NewFile};
 use crate::progress::{Progress, Unit};
 use crate::terminal::Terminal;
@@ -17,6 +19,9 @@ use std::path::{Path, PathBuf};
 
 const RUN_FILE: &str = "run.json";
 const MANIFEST_FILE: &str = "manifest.json";
+const FORMAT: &str = "lamella layers 2";
+/// Values that are hashed and written at once.
+const CHUNK: usize = 1 << 16;
 
 /// What decides the bits of the layers: equal plans give equal files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +31,8 @@ struct Plan {
     program: String,
     /// Identity of the container, if the model is one.
     container: Option<String>,
+    /// What tells these weights from others: see [`lamella_container::Store::fingerprint`].
+    weights: String,
     backend: String,
     /// Elements held per encoding.
     encodings: BTreeMap<String, u64>,
@@ -54,68 +61,172 @@ struct Manifest<'a> {
     files: Vec<LayerFile>,
 }
 
-/// Computes all layers that are not there yet. Returns how many were, and the logits after every
-/// token if they are wanted (else nothing).
-pub(super) fn run(
-    model: &Model,
-    tokens: &[u32],
-    dir: &Path,
-    resume: bool,
-    want_logits: bool,
-    cancel: &Cancel,
-    terminal: &Terminal,
-) -> anyhow::Result<(usize, Vec<f32>)> {
-    let plan = Plan::of(model, tokens)?;
-    let there = prepare(dir, &plan, resume)?;
-    let mut session = model.session();
-    let mut out = Vec::new();
-    if there < plan.layers || want_logits {
-        let logits = if want_logits {
+/// What to compute and where.
+pub(super) struct Job<'a> {
+    pub(super) model: &'a Model,
+    pub(super) tokens: &'a [u32],
+    pub(super) dir: &'a Path,
+    /// Whether to go on with what is there.
+    pub(super) resume: bool,
+    /// Whether the logits after every token are wanted too.
+    pub(super) want_logits: bool,
+    pub(super) cancel: &'a Cancel,
+    pub(super) terminal: &'a Terminal,
+}
+
+impl Job<'_> {
+    /// Computes all layers that are not there yet. Returns how many were, and the logits if they
+    /// are wanted (else nothing).
+    ///
+    /// # Errors
+    /// If the directory holds another run or cannot be written, or the model fails. What was
+    /// finished stays for `--resume`.
+    pub(super) fn run(&self) -> anyhow::Result<(usize, Vec<f32>)> {
+        let plan = Plan::of(self.model, self.tokens)?;
+        let mut journal = self.prepare(&plan)?;
+        let there = journal.entries().len();
+        let mut out = Vec::new();
+        if there < plan.layers || self.want_logits {
+            self.compute(&plan, &mut journal, &mut out)?;
+        }
+        let files = journal.entries().iter().enumerate();
+        let manifest = Manifest {
+            plan: &plan,
+            dtype: "f32 little-endian",
+            shape: [self.tokens.len(), plan.width],
+            files: files.map(|(layer, entry)| describe(layer, entry)).collect(),
+        };
+        files::write(
+            &self.dir.join(MANIFEST_FILE),
+            &serde_json::to_vec_pretty(&manifest)?,
+        )?;
+        Ok((there, out))
+    }
+
+    fn compute(
+        &self,
+        plan: &Plan,
+        journal: &mut Journal,
+        out: &mut Vec<f32>,
+    ) -> anyhow::Result<()> {
+        let there = journal.entries().len();
+        let mut session = self.model.session();
+        let logits = if self.want_logits {
             Logits::All
         } else {
             Logits::None
         };
         let span = Span {
             session: &mut session,
-            tokens,
+            tokens: self.tokens,
             logits,
-            out: &mut out,
+            out,
         };
-        let progress = Progress::new(terminal, "layers", Unit::Steps);
+        let progress = Progress::new(self.terminal, "layers", Unit::Steps);
         let mut writer = Writer {
-            dir,
+            dir: self.dir,
             layers: plan.layers,
+            journal,
             progress,
             failed: None,
         };
         let result = match there {
-            0 => model.step_observed(&mut [span], cancel, &mut writer),
+            0 => self
+                .model
+                .step_observed(&mut [span], self.cancel, &mut writer),
             _ => {
-                let stream = read_layer(dir, there - 1, &plan)?;
-                model.step_from_layer(span, there, &stream, cancel, Some(&mut writer))
+                let stream = read_layer(self.dir, there - 1, plan)?;
+                let observer = Some(&mut writer as &mut dyn Observer);
+                self.model
+                    .step_from_layer(span, there, &stream, self.cancel, observer)
             }
         };
         writer.progress.finish();
         if let Some(error) = writer.failed {
             return Err(error);
         }
-        result.context("--resume continues after the last complete layer")?;
+        match result {
+            Err(Error::Cancelled) => {
+                let (dir, kept) = (self.dir.display(), writer.journal.entries().len());
+                let layers = plan.layers;
+                let message = format!(
+                    "{dir}: interrupted; {kept} of {layers} layers are kept, --resume goes on"
+                );
+                Err(Failure::new(Kind::Interrupted, message).into())
+            }
+            other => other.context("--resume continues after the last complete layer"),
+        }
     }
-    let files = (0..plan.layers)
-        .map(|layer| describe(dir, layer))
-        .collect::<Result<_, _>>()?;
-    let shape = [tokens.len(), plan.width];
-    let manifest = Manifest {
-        plan: &plan,
-        dtype: "f32 little-endian",
-        shape,
-        files,
-    };
-    files::write(
-        &dir.join(MANIFEST_FILE),
-        &serde_json::to_vec_pretty(&manifest)?,
-    )?;
-    Ok((there, out))
+
+    /// Makes the directory ready; the journal knows which layers are there already.
+    fn prepare(&self, plan: &Plan) -> anyhow::Result<Journal> {
+        let dir = self.dir;
+        if dir.exists() && !dir.is_dir() {
+            let dir = dir.display();
+            return Err(Failure::usage(format!("--layers: {dir}: not a directory")));
+        }
+        fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+        let run_file = dir.join(RUN_FILE);
+        let text = serde_json::to_vec_pretty(plan)?;
+        let run = blake3::hash(&text).to_hex().to_string();
+        if !run_file.exists() {
+            // What lies there is of no known origin: the journal is emptied first.
+            let journal = Journal::start(dir, &run, Vec::new())?;
+            files::write(&run_file, &text)?;
+            return Ok(journal);
+        }
+        if !self.resume {
+            let dir = dir.display();
+            return Err(Failure::usage(format!(
+                "{dir}: an earlier run is there; --resume continues it, or remove the directory"
+            )));
+        }
+        check_same(dir, plan)?;
+        let left = journal::left(dir, &run, plan.layers, |layer| layer_path(dir, layer))?;
+        if let Some(layer) = left.damaged {
+            let path = layer_path(dir, layer);
+            self.terminal.note(&format!(
+                "warning: {}: not what was written; computing from this layer on again",
+                path.display()
+            ));
+        }
+        if left.entries.len() < plan.layers {
+            // An unfinished run has no manifest.
+            let manifest = dir.join(MANIFEST_FILE);
+            match fs::remove_file(&manifest) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(e).with_context(|| manifest.display().to_string());
+                }
+                _ => {}
+            }
+        }
+        Journal::start(dir, &run, left.entries)
+    }
+}
+
+/// Refuses to go on with what another run has begun.
+fn check_same(dir: &Path, plan: &Plan) -> anyhow::Result<()> {
+    let run_file = dir.join(RUN_FILE);
+    let text = fs::read(&run_file).with_context(|| run_file.display().to_string())?;
+    let unusable = |e: serde_json::Error| Failure::usage(format!("{}: {e}", run_file.display()));
+    let any: serde_json::Value = serde_json::from_slice(&text).map_err(unusable)?;
+    let cure = "remove the directory or choose another one";
+    if any["format"] != FORMAT {
+        let dir = dir.display();
+        return Err(Failure::usage(format!(
+            "{dir}: the run there was begun by another version of lamella; {cure}"
+        )));
+    }
+    let earlier: Plan = serde_json::from_value(any).map_err(unusable)?;
+    match difference(&earlier, plan) {
+        None => Ok(()),
+        Some(field) => {
+            let dir = dir.display();
+            Err(Failure::usage(format!(
+                "{dir}: the run there has other {field}; resuming would mix two runs: {cure}"
+            )))
+        }
+    }
 }
 
 impl Plan {
@@ -126,11 +237,14 @@ impl Plan {
             .iter()
             .map(|(name, n)| ((*name).to_owned(), *n));
         Ok(Plan {
-            format: "lamella layers 1".to_owned(),
+            format: FORMAT.to_owned(),
             program: blake3::hash(&serde_json::to_vec(program)?)
                 .to_hex()
                 .to_string(),
             container: model.store().identity().map(str::to_owned),
+            weights: blake3::Hash::from_bytes(model.store().fingerprint())
+                .to_hex()
+                .to_string(),
             backend: report.backend.name().to_owned(),
             encodings: encodings.collect(),
             recipe: lamella_kernels::RECIPE,
@@ -145,36 +259,6 @@ impl Plan {
     }
 }
 
-/// Makes the directory ready; returns how many layers are there already.
-fn prepare(dir: &Path, plan: &Plan, resume: bool) -> anyhow::Result<usize> {
-    fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
-    let run_file = dir.join(RUN_FILE);
-    if !run_file.exists() {
-        files::write(&run_file, &serde_json::to_vec_pretty(plan)?)?;
-        return Ok(0);
-    }
-    if !resume {
-        let dir = dir.display();
-        return Err(Failure::usage(format!(
-            "{dir}: an earlier run is there; --resume continues it, or remove the directory"
-        )));
-    }
-    let text = fs::read(&run_file).with_context(|| run_file.display().to_string())?;
-    let earlier: Plan = serde_json::from_slice(&text)
-        .map_err(|e| Failure::usage(format!("{}: {e}", run_file.display())))?;
-    if let Some(field) = difference(&earlier, plan) {
-        let file = run_file.display();
-        return Err(Failure::usage(format!(
-            "{file}: the run there has other {field}; resuming would mix two runs"
-        )));
-    }
-    let complete = |layer: &usize| {
-        let length = fs::metadata(layer_path(dir, *layer)).map(|m| m.len());
-        length.is_ok_and(|length| length == plan.layer_bytes())
-    };
-    Ok((0..plan.layers).take_while(complete).count())
-}
-
 /// The first thing in which two plans differ.
 fn difference(a: &Plan, b: &Plan) -> Option<&'static str> {
     let fields = [
@@ -183,7 +267,10 @@ fn difference(a: &Plan, b: &Plan) -> Option<&'static str> {
             "program",
             a.program == b.program && a.width == b.width && a.layers == b.layers,
         ),
-        ("container", a.container == b.container),
+        (
+            "weights",
+            a.container == b.container && a.weights == b.weights,
+        ),
         ("backend", a.backend == b.backend),
         ("encodings", a.encodings == b.encodings),
         ("numeric recipe", a.recipe == b.recipe),
@@ -196,7 +283,11 @@ fn difference(a: &Plan, b: &Plan) -> Option<&'static str> {
 }
 
 fn layer_path(dir: &Path, layer: usize) -> PathBuf {
-    dir.join(format!("layer-{layer:03}.f32"))
+    dir.join(layer_name(layer))
+}
+
+fn layer_name(layer: usize) -> String {
+    format!("layer-{layer:03}.f32")
 }
 
 fn read_layer(dir: &Path, layer: usize, plan: &Plan) -> anyhow::Result<Vec<f32>> {
@@ -211,35 +302,43 @@ fn read_layer(dir: &Path, layer: usize, plan: &Plan) -> anyhow::Result<Vec<f32>>
     Ok(values.map(|chunk| f32::from_le_bytes(*chunk)).collect())
 }
 
-fn describe(dir: &Path, layer: usize) -> anyhow::Result<LayerFile> {
-    let path = layer_path(dir, layer);
-    let mut hasher = blake3::Hasher::new();
-    let mut file = fs::File::open(&path).with_context(|| path.display().to_string())?;
-    let bytes = std::io::copy(&mut file, &mut hasher)?;
-    let blake3 = hasher.finalize().to_hex().to_string();
-    Ok(LayerFile {
-        file: format!("layer-{layer:03}.f32"),
-        bytes,
-        blake3,
-    })
+fn describe(layer: usize, entry: &Entry) -> LayerFile {
+    LayerFile {
+        file: layer_name(layer),
+        bytes: entry.bytes,
+        blake3: entry.blake3.clone(),
+    }
 }
 
 /// Writes the stream after each layer.
 struct Writer<'a> {
     dir: &'a Path,
     layers: usize,
+    journal: &'a mut Journal,
     progress: Progress,
     /// The cause with its kind, which the engine's error does not carry.
     failed: Option<anyhow::Error>,
 }
 
+impl Writer<'_> {
+    fn write(&mut self, layer: usize, path: &Path, hidden: &[f32]) -> anyhow::Result<()> {
+        let mut file = NewFile::create(path)?;
+        let mut hasher = blake3::Hasher::new();
+        for values in hidden.chunks(CHUNK) {
+            let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            hasher.update(&bytes);
+            file.write(&bytes)?;
+        }
+        file.finish()?;
+        let digest = hasher.finalize().to_hex().to_string();
+        self.journal.add(layer, 4 * hidden.len() as u64, digest)
+    }
+}
+
 impl Observer for Writer<'_> {
     fn layer(&mut self, layer: usize, _: usize, _: usize, hidden: &[f32]) -> Result<(), Error> {
         let path = layer_path(self.dir, layer);
-        let written = NewFile::create(&path).and_then(|mut file| {
-            file.write_f32(hidden)?;
-            file.finish()
-        });
+        let written = self.write(layer, &path, hidden);
         self.progress.update(layer as u64 + 1, self.layers as u64);
         written.map_err(|error| {
             let message = format!("{error:#}");

@@ -1,10 +1,11 @@
 //! `lamella exec`: token ids in, logits, layers and greedy tokens out.
 
+mod journal;
 mod layers;
 mod tokens;
 
 use crate::args::ExecArgs;
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 use crate::files::NewFile;
 use crate::interrupt::Interrupt;
 use crate::model::{self, Place};
@@ -12,7 +13,7 @@ use crate::settings;
 use crate::terminal::{self, Terminal};
 use lamella_engine::generate::{Sampler, Sampling};
 use lamella_engine::options::DEFAULT_STEP_ROWS;
-use lamella_engine::{Cancel, Logits, Model, Session, Span};
+use lamella_engine::{Cancel, Error, Logits, Model, Session, Span};
 use serde_json::json;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,7 +21,11 @@ use std::time::{Duration, Instant};
 /// Rows of logits held at once when they go to a file.
 const LOGITS_ROWS: usize = 64;
 
-pub(crate) fn run(args: &ExecArgs, terminal: &Terminal) -> anyhow::Result<()> {
+pub(crate) fn run(
+    args: &ExecArgs,
+    terminal: &Terminal,
+    interrupt: &Interrupt,
+) -> anyhow::Result<()> {
     let tokens = tokens::parse(&args.tokens)?;
     let place = Place::of(&args.model)?;
     let mut options = settings::options(&args.engine, args.threads.threads);
@@ -29,7 +34,8 @@ pub(crate) fn run(args: &ExecArgs, terminal: &Terminal) -> anyhow::Result<()> {
         options.step_rows = tokens.len().max(DEFAULT_STEP_ROWS);
     }
     let model = model::open(&place, &options, terminal)?;
-    let interrupt = Interrupt::install()?;
+    settings::fits("--tokens", tokens.len(), model.report().context)?;
+    interrupt.poll();
     let run = Run {
         model: &model,
         tokens: &tokens,
@@ -48,20 +54,59 @@ pub(crate) fn run(args: &ExecArgs, terminal: &Terminal) -> anyhow::Result<()> {
         }
     };
     if args.json {
-        return terminal::print_json(&to_json(&model, &tokens, &done));
-    }
-    if !done.ids.is_empty() {
+        terminal::print_json(&to_json(&model, &tokens, &done))?;
+    } else if !done.ids.is_empty() {
         let ids: Vec<String> = done.ids.iter().map(u32::to_string).collect();
         terminal::print(&format!("{}\n", ids.join(",")))?;
     }
-    terminal.note(&summary(&tokens, &done));
+    let (found, asked) = (done.ids.len(), done.asked);
+    match done.end {
+        End::Complete => {}
+        End::ContextFull => terminal.note(&format!(
+            "warning: --generate: the context of {} is full after {found} of {asked} tokens",
+            model.report().context
+        )),
+        End::Interrupted => {
+            let message = format!("interrupted after {found} of {asked} tokens, which are printed");
+            return Err(Failure::new(Kind::Interrupted, message).into());
+        }
+    }
+    if !args.json {
+        terminal.note(&summary(&tokens, &done));
+    }
     Ok(())
+}
+
+/// Why generation ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum End {
+    /// All that was asked for is there.
+    #[default]
+    Complete,
+    /// The context holds no more.
+    ContextFull,
+    /// The person stopped it.
+    Interrupted,
+}
+
+impl End {
+    /// The name in JSON.
+    fn name(self) -> &'static str {
+        match self {
+            End::Complete => "complete",
+            End::ContextFull => "context_full",
+            End::Interrupted => "interrupted",
+        }
+    }
 }
 
 /// What was generated and how long it took.
 #[derive(Default)]
 struct Done {
     ids: Vec<u32>,
+    /// Tokens that were to be generated.
+    asked: usize,
+    end: End,
     /// Layers that an earlier run had computed.
     resumed_layers: Option<usize>,
     prompt_time: Duration,
@@ -84,9 +129,11 @@ impl Run<'_> {
         };
         let prompt_time = start.elapsed();
         let start = Instant::now();
-        let ids = self.continue_greedily(&mut session, logits, generate)?;
+        let (ids, end) = self.continue_greedily(&mut session, logits, generate)?;
         Ok(Done {
             ids,
+            asked: generate,
+            end,
             prompt_time,
             decode_time: start.elapsed(),
             resumed_layers: None,
@@ -109,9 +156,21 @@ impl Run<'_> {
                 logits,
                 out: &mut out,
             };
-            self.model.step(&mut [span], &self.cancel)?;
+            self.step(span, "nothing is kept")?;
         }
         Ok(out)
+    }
+
+    /// One step over the given tokens; `kept` says what an interruption leaves.
+    fn step(&self, span: Span<'_>, kept: &str) -> anyhow::Result<()> {
+        let (read, all) = (span.session.position(), self.tokens.len());
+        match self.model.step(&mut [span], &self.cancel) {
+            Err(Error::Cancelled) => {
+                let message = format!("interrupted after {read} of {all} tokens were read; {kept}");
+                Err(Failure::new(Kind::Interrupted, message).into())
+            }
+            other => Ok(other?),
+        }
     }
 
     /// Reads the tokens, writing the logits after each; returns those after the last.
@@ -131,7 +190,7 @@ impl Run<'_> {
                 logits,
                 out: &mut out,
             };
-            self.model.step(&mut [span], &self.cancel)?;
+            self.step(span, "no logits are kept")?;
             file.write_f32(&out)?;
         }
         file.finish()?;
@@ -139,32 +198,40 @@ impl Run<'_> {
         Ok(out)
     }
 
+    /// At most `count` tokens after what was read; fewer if the context ends or the person stops
+    /// it.
     fn continue_greedily(
         &self,
         session: &mut Session,
         mut logits: Vec<f32>,
         count: usize,
-    ) -> anyhow::Result<Vec<u32>> {
+    ) -> anyhow::Result<(Vec<u32>, End)> {
         let vocabulary = self.model.vocabulary();
         let mut sampler = Sampler::new(Sampling::greedy(), vocabulary, 0, 0)?;
-        let mut ids = Vec::with_capacity(count);
+        let mut ids = Vec::new();
         while ids.len() < count {
             let id = sampler
                 .sample(&logits)
                 .map_err(|e| Failure::model(e.to_string()))?;
             ids.push(id);
-            if ids.len() < count {
-                let (tokens, wanted) = ([id], Logits::Last);
-                let span = Span {
-                    session: &mut *session,
-                    tokens: &tokens,
-                    logits: wanted,
-                    out: &mut logits,
-                };
-                self.model.step(&mut [span], &self.cancel)?;
+            if ids.len() == count {
+                break;
+            }
+            if session.position() == session.context() {
+                return Ok((ids, End::ContextFull));
+            }
+            let span = Span {
+                session: &mut *session,
+                tokens: &[id],
+                logits: Logits::Last,
+                out: &mut logits,
+            };
+            match self.model.step(&mut [span], &self.cancel) {
+                Err(Error::Cancelled) => return Ok((ids, End::Interrupted)),
+                other => other?,
             }
         }
-        Ok(ids)
+        Ok((ids, End::Complete))
     }
 
     fn layers(
@@ -175,15 +242,16 @@ impl Run<'_> {
         terminal: &Terminal,
     ) -> anyhow::Result<Done> {
         let start = Instant::now();
-        let (resumed, logits) = layers::run(
-            self.model,
-            self.tokens,
+        let job = layers::Job {
+            model: self.model,
+            tokens: self.tokens,
             dir,
             resume,
-            file.is_some(),
-            &self.cancel,
+            want_logits: file.is_some(),
+            cancel: &self.cancel,
             terminal,
-        )?;
+        };
+        let (resumed, logits) = job.run()?;
         if let Some(path) = file {
             let mut file = NewFile::create(path)?;
             file.write_f32(&logits)?;
@@ -203,6 +271,7 @@ fn to_json(model: &Model, tokens: &[u32], done: &Done) -> serde_json::Value {
     let (read, steps) = (tokens.len(), done.ids.len().saturating_sub(1));
     json!({
         "ids": done.ids,
+        "end": done.end.name(),
         "positions": read,
         "vocabulary": model.vocabulary(),
         "backend": report.backend.name(),

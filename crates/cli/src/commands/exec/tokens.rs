@@ -1,6 +1,11 @@
 //! Token ids as typed.
 
 use crate::failure::Failure;
+use std::fs::File;
+use std::io::Read;
+
+/// Longest file of ids that is read: more than any context takes.
+const MAX_BYTES: u64 = 64 << 20;
 
 /// Reads `1,2,3`, or `@FILE` with ids separated by commas or white space (a JSON list is fine).
 ///
@@ -8,11 +13,7 @@ use crate::failure::Failure;
 /// If the file cannot be read or something in it is no id.
 pub(super) fn parse(typed: &str) -> anyhow::Result<Vec<u32>> {
     let (place, text) = match typed.strip_prefix('@') {
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|e| Failure::usage(format!("--tokens: {path}: {e}")))?;
-            (path, text)
-        }
+        Some(path) => (path, read(path)?),
         None => ("--tokens", typed.to_owned()),
     };
     let text = text.trim();
@@ -39,6 +40,26 @@ pub(super) fn parse(typed: &str) -> anyhow::Result<Vec<u32>> {
     Ok(ids)
 }
 
+fn read(path: &str) -> anyhow::Result<String> {
+    if path.is_empty() {
+        return Err(Failure::usage(
+            "--tokens: @ needs the name of a file after it",
+        ));
+    }
+    let wrong = |cause: String| Failure::usage(format!("--tokens: {path}: {cause}"));
+    let mut text = String::new();
+    // One byte more than allowed tells a file that is too long, a device without an end included.
+    File::open(path)
+        .and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text))
+        .map_err(|e| wrong(e.to_string()))?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(wrong(format!(
+            "more than the {MAX_BYTES} bytes that are read"
+        )));
+    }
+    Ok(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,6 +83,7 @@ mod tests {
             ("4294967296", "index 0"),
             ("", "no token ids"),
             ("@/nonexistent/ids", "/nonexistent/ids"),
+            ("@", "needs the name"),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(wanted), "{error}");
