@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::model::{self, Place};
 use crate::progress::{self, Progress, Unit};
 use crate::terminal::{self, Terminal};
+use lamella_container::manifest::MANIFEST_FILE;
 use lamella_container::{Store, decode, verify};
 use lamella_program::{Encoding, OperandId};
 use lamella_text::TOKENIZER_FILE;
@@ -20,19 +21,35 @@ struct Found {
 
 pub(crate) fn run(args: &ModelArgs, terminal: &Terminal) -> anyhow::Result<()> {
     let place = Place::of(&args.model)?;
-    let store = model::store(&place)?;
     let mut progress = Progress::new(terminal, "verifying", Unit::Bytes);
-    let found = if store.is_container() {
-        container(&place, &mut progress)
+    // A container may be too damaged to be opened; the list is wanted all the same.
+    let is_container = place.path().join(MANIFEST_FILE).exists();
+    let (mut found, store) = if is_container {
+        let found = container(&place, &mut progress);
+        progress.finish();
+        let found = found?;
+        let store = match model::store(&place) {
+            Err(error) if found.damage.is_empty() => return Err(error),
+            store => store.ok(),
+        };
+        (found, store)
     } else {
-        Ok(checkpoint(&store, &mut progress))
+        let store = model::store(&place)?;
+        let found = checkpoint(&store, &mut progress);
+        progress.finish();
+        (found, Some(store))
     };
-    progress.finish();
-    let mut found = found?;
-    if store.read_text(TOKENIZER_FILE)?.is_some() {
-        found
-            .damage
-            .extend(model::bundle(&store).err().map(|e| format!("{e:#}")));
+    let has_tokenizer =
+        |store: &Store| store.text_names().iter().any(|name| name == TOKENIZER_FILE);
+    if let Some(error) = store
+        .filter(has_tokenizer)
+        .and_then(|store| model::bundle(&store).err())
+    {
+        let line = format!("{error:#}");
+        // A text that does not fit its digest has been listed.
+        if !found.damage.contains(&line) {
+            found.damage.push(line);
+        }
     }
     let sound = found.damage.is_empty();
     if args.json {
