@@ -8,7 +8,7 @@ use crate::options::{BackendKind, Options};
 use crate::state::Session;
 use crate::step::{self, Logits, Observer, Span, StepContext, StepScratch};
 use crate::weights::{self, Choice, OpenProgress};
-use lamella_container::{Store, human_bytes};
+use lamella_container::{Lower, Store, human_bytes};
 use lamella_families::LowerError;
 use lamella_kernels::Isa;
 use lamella_program::{Defect, Encoding, Program, TensorInfo, state};
@@ -70,8 +70,22 @@ impl Model {
         options: &Options,
         progress: &mut dyn FnMut(OpenProgress),
     ) -> Result<Arc<Model>, Error> {
+        Model::open_lowered(path, options, &lower, progress)
+    }
+
+    /// [`open`](Model::open) with another lowering of checkpoint directories than the built-in
+    /// one. Containers carry their program, and `lower` is not asked.
+    ///
+    /// # Errors
+    /// As [`open`](Model::open).
+    pub fn open_lowered(
+        path: &Path,
+        options: &Options,
+        lower: &Lower<'_>,
+        progress: &mut dyn FnMut(OpenProgress),
+    ) -> Result<Arc<Model>, Error> {
         let start = Instant::now();
-        let store = Store::open(path, &lower)?;
+        let store = Store::open(path, lower)?;
         let program = Arc::new(store.program().clone());
         let context = resolve_context(&program, options)?;
         if options.step_rows == 0 {

@@ -6,15 +6,20 @@ use common::{
     first_list, open, read, reference_ids, reference_matrix, reference_sequence, repository,
 };
 use lamella_engine::{BackendKind, Options};
+use std::path::Path;
 
 fn check(fixture: &str, backend: BackendKind) {
-    let dir = repository("fixtures").join(fixture);
+    check_directory(&repository("fixtures").join(fixture), backend);
+}
+
+fn check_directory(dir: &Path, backend: BackendKind) {
+    let fixture = dir.display();
     let (vocabulary, reference) = reference_matrix(&dir.join("ref.safetensors"), "logits");
-    let ids = reference_sequence(&dir);
+    let ids = reference_sequence(dir);
     let prompt = reference_ids(&dir.join("ref.json"), "prompt_ids").len();
-    let greedy = first_list(&dir, ["generated_ids", "greedy_ids"]);
+    let greedy = first_list(dir, ["generated_ids", "greedy_ids"]);
     let model = open(
-        &dir,
+        dir,
         &Options {
             backend,
             ..Options::default()
@@ -74,4 +79,22 @@ families! {
     qwen36: "qwen36-101", "qwen36fp8-707", "qwen35dense-303", "qwen3next-505";
     qwen38: "qwen38-111", "qwen38fp8-777";
     deepseek_v4: "deepseek_v4-101", "deepseek_v4-303";
+}
+
+/// Checkpoints fresh from the oracle: every directory below the one that `LAMELLA_CHECKPOINTS`
+/// names.
+#[test]
+#[ignore = "needs checkpoints that the oracle makes"]
+fn checkpoints_of_a_directory() {
+    let root = std::env::var("LAMELLA_CHECKPOINTS").expect("a directory of checkpoints");
+    let mut count = 0;
+    for entry in std::fs::read_dir(root).expect("the directory") {
+        let dir = entry.expect("an entry").path();
+        if dir.join("ref.json").is_file() {
+            check_directory(&dir, BackendKind::Reference);
+            check_directory(&dir, BackendKind::Cpu);
+            count += 1;
+        }
+    }
+    assert!(count > 0, "no checkpoint there");
 }
