@@ -100,6 +100,14 @@ pub enum Error {
         /// Where it is.
         position: usize,
     },
+    /// A table of the model holds numbers that cannot be meant.
+    #[error("operand {operand}: {message}; the checkpoint is damaged, fetch it again")]
+    Table {
+        /// The operand.
+        operand: String,
+        /// What it holds.
+        message: String,
+    },
     /// A rollback that the model's state does not allow.
     #[error(
         "cannot go back from {position} to {wanted} tokens: the model's state overwrites itself; \

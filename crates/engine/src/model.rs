@@ -101,6 +101,7 @@ impl Model {
             BackendKind::Reference => 0,
         };
         check_memory(&program, &choices, options, workspace_bytes)?;
+        weights::check_tables(&store, &choices)?;
         let backend: Box<dyn Backend> = match options.backend {
             BackendKind::Cpu => {
                 let loaded = weights::load_all(&store, &choices, threads, progress)?;

@@ -5,7 +5,7 @@ use crate::memory::Buffer;
 use crate::options::{Options, SourcePolicy};
 use lamella_container::{CodecError, Store, decode, quantise};
 use lamella_kernels::{Matrix, pack, packed_bytes};
-use lamella_program::block::Mixer;
+use lamella_program::block::{Ffn, Mixer};
 use lamella_program::encoding::Policy;
 use lamella_program::{Encoding, Operand, OperandId, Program, Role};
 use std::collections::HashSet;
@@ -171,6 +171,32 @@ fn item_bytes(operand: &Operand, choice: Choice) -> Result<usize, Error> {
     bytes
         .and_then(|b| b.checked_next_multiple_of(64))
         .ok_or_else(|| too_large(operand))
+}
+
+/// Checks that tables which route tokens name experts that exist: their numbers are used as they
+/// are, in every step.
+///
+/// # Errors
+/// [`Error::Table`] for the first one that does not, and what reading it returns.
+pub(crate) fn check_tables(store: &Store, choices: &[Choice]) -> Result<(), Error> {
+    for layer in &store.program().layers {
+        let Ffn::Routed(routed) = &layer.ffn.body else {
+            continue;
+        };
+        let Some(table) = routed.router.hash_table else {
+            continue;
+        };
+        let values = read_f32(store, table, 0, choices[table.index()])?;
+        let experts = routed.experts as f32;
+        let wrong = |v: &&f32| !(**v >= 0.0 && **v < experts && v.fract() == 0.0);
+        if let Some(value) = values.iter().find(wrong) {
+            return Err(Error::Table {
+                operand: store.program().operand(table).name.clone(),
+                message: format!("it names expert {value} of {}", routed.experts),
+            });
+        }
+    }
+    Ok(())
 }
 
 fn codec(operand: &Operand, source: CodecError) -> Error {
