@@ -109,13 +109,8 @@ impl<'c> ConfigReader<'c> {
         key: &str,
         max: usize,
     ) -> Result<Option<usize>, Rejected> {
-        let Some(value) = self.present(key) else {
-            return Ok(None);
-        };
-        match value.as_u64().and_then(|n| usize::try_from(n).ok()) {
-            Some(n) if (1..=max).contains(&n) => Ok(Some(n)),
-            _ => Err(self.wrong(key, value, &format!("a whole number from 1 to {max}"))),
-        }
+        let needed = format!("a whole number from 1 to {max}");
+        self.optional(key, &needed, |v| whole(v, max).filter(|n| *n > 0))
     }
 
     /// A required finite number above zero.
@@ -127,24 +122,15 @@ impl<'c> ConfigReader<'c> {
     /// A finite number above zero, also after rounding to f32; `None` where the key is absent or
     /// null.
     pub(crate) fn optional_positive(&mut self, key: &str) -> Result<Option<f64>, Rejected> {
-        let Some(value) = self.present(key) else {
-            return Ok(None);
-        };
-        match value.as_f64() {
-            Some(x) if x as f32 > 0.0 && (x as f32).is_finite() => Ok(Some(x)),
-            _ => Err(self.wrong(key, value, "a number above 0 that an f32 can hold")),
-        }
+        let needed = "a number above 0 that an f32 can hold";
+        self.optional(key, needed, |v| finite(v).filter(|x| *x as f32 > 0.0))
     }
 
     /// A required finite number below zero, also after rounding to f32.
     pub(crate) fn negative(&mut self, key: &str) -> Result<f64, Rejected> {
-        let Some(value) = self.present(key) else {
-            return Err(self.missing(key));
-        };
-        match value.as_f64() {
-            Some(x) if (x as f32) < 0.0 && (x as f32).is_finite() => Ok(x),
-            _ => Err(self.wrong(key, value, "a number below 0 that an f32 can hold")),
-        }
+        let needed = "a number below 0 that an f32 can hold";
+        self.optional(key, needed, |v| finite(v).filter(|x| (*x as f32) < 0.0))?
+            .ok_or_else(|| self.missing(key))
     }
 
     /// A required `true` or `false`.
@@ -154,13 +140,7 @@ impl<'c> ConfigReader<'c> {
 
     /// `true` or `false`; `None` where the key is absent or null.
     pub(crate) fn optional_flag(&mut self, key: &str) -> Result<Option<bool>, Rejected> {
-        let Some(value) = self.present(key) else {
-            return Ok(None);
-        };
-        match value.as_bool() {
-            Some(flag) => Ok(Some(flag)),
-            None => Err(self.wrong(key, value, "true or false")),
-        }
+        self.optional(key, "true or false", Value::as_bool)
     }
 
     /// A whole number from 0 to `max`; `None` where the key is absent or null.
@@ -169,13 +149,8 @@ impl<'c> ConfigReader<'c> {
         key: &str,
         max: usize,
     ) -> Result<Option<usize>, Rejected> {
-        let Some(value) = self.present(key) else {
-            return Ok(None);
-        };
-        match whole(value, max) {
-            Some(n) => Ok(Some(n)),
-            None => Err(self.wrong(key, value, &format!("a whole number from 0 to {max}"))),
-        }
+        let needed = format!("a whole number from 0 to {max}");
+        self.optional(key, &needed, |v| whole(v, max))
     }
 
     /// Whole numbers from 0 to `max`, at most `longest` of them; `None` where the key is absent or
@@ -186,18 +161,8 @@ impl<'c> ConfigReader<'c> {
         max: usize,
         longest: usize,
     ) -> Result<Option<Vec<usize>>, Rejected> {
-        let Some(value) = self.present(key) else {
-            return Ok(None);
-        };
-        let items = value.as_array().filter(|items| items.len() <= longest);
-        let read = items.and_then(|items| items.iter().map(|n| whole(n, max)).collect());
-        match read {
-            Some(numbers) => Ok(Some(numbers)),
-            None => {
-                let needed = format!("a list of up to {longest} whole numbers from 0 to {max}");
-                Err(self.wrong(key, value, &needed))
-            }
-        }
+        let needed = format!("a list of up to {longest} whole numbers from 0 to {max}");
+        self.optional(key, &needed, |v| items(v, longest, |n| whole(n, max)))
     }
 
     /// A whole number from 0 to `max`, or the first of a list of them; `None` where the key is
@@ -207,29 +172,16 @@ impl<'c> ConfigReader<'c> {
         key: &str,
         max: usize,
     ) -> Result<Option<usize>, Rejected> {
-        let Some(value) = self.present(key) else {
-            return Ok(None);
-        };
-        let first = value.as_array().map_or(Some(value), |items| items.first());
-        match first.and_then(|value| whole(value, max)) {
-            Some(n) => Ok(Some(n)),
-            None => {
-                let needed =
-                    format!("a whole number from 0 to {max}, or a list that begins with one,");
-                Err(self.wrong(key, value, &needed))
-            }
-        }
+        let needed = format!("a whole number from 0 to {max}, or a list that begins with one,");
+        self.optional(key, &needed, |v| {
+            let first = v.as_array().map_or(Some(v), |items| items.first());
+            first.and_then(|v| whole(v, max))
+        })
     }
 
     /// A text; `None` where the key is absent or null.
     pub(crate) fn optional_text(&mut self, key: &str) -> Result<Option<&'c str>, Rejected> {
-        let Some(value) = self.present(key) else {
-            return Ok(None);
-        };
-        match value.as_str() {
-            Some(text) => Ok(Some(text)),
-            None => Err(self.wrong(key, value, "a text")),
-        }
+        self.optional(key, "a text", Value::as_str)
     }
 
     /// Texts, at most `longest` of them; `None` where the key is absent or null.
@@ -238,13 +190,23 @@ impl<'c> ConfigReader<'c> {
         key: &str,
         longest: usize,
     ) -> Result<Option<Vec<&'c str>>, Rejected> {
+        let needed = format!("a list of up to {longest} texts");
+        self.optional(key, &needed, |v| items(v, longest, Value::as_str))
+    }
+
+    /// What `read` makes of the value of `key`; `None` where the key is absent or null.
+    fn optional<T>(
+        &mut self,
+        key: &str,
+        needed: &str,
+        read: impl FnOnce(&'c Value) -> Option<T>,
+    ) -> Result<Option<T>, Rejected> {
         let Some(value) = self.present(key) else {
             return Ok(None);
         };
-        let items = value.as_array().filter(|items| items.len() <= longest);
-        match items.and_then(|items| items.iter().map(Value::as_str).collect()) {
-            Some(texts) => Ok(Some(texts)),
-            None => Err(self.wrong(key, value, &format!("a list of up to {longest} texts"))),
+        match read(value) {
+            Some(read) => Ok(Some(read)),
+            None => Err(self.wrong(key, value, needed)),
         }
     }
 
@@ -325,6 +287,21 @@ impl<'c> ConfigReader<'c> {
             format!("is {}, but only {needed} can be used", shown(value)),
         )
     }
+}
+
+/// A number that an f32 can hold.
+fn finite(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|x| (*x as f32).is_finite())
+}
+
+/// Each of at most `longest` items of a list.
+fn items<'v, T>(
+    value: &'v Value,
+    longest: usize,
+    read: impl Fn(&'v Value) -> Option<T>,
+) -> Option<Vec<T>> {
+    let items = value.as_array().filter(|items| items.len() <= longest)?;
+    items.iter().map(read).collect()
 }
 
 /// A whole number from 0 to `max`.

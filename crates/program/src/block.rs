@@ -141,13 +141,16 @@ pub struct HyperGate {
     pub inject: Option<Linear>,
 }
 
+/// Most taps of a [`ShortConvolution`].
+pub const MAX_TAPS: usize = 32;
+
 /// Causal depthwise convolution with a short kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShortConvolution {
     /// `[channels, 1, taps]`; the last tap multiplies the current token.
     pub weight: OperandId,
-    /// Taps.
+    /// Taps, at most [`MAX_TAPS`].
     pub taps: usize,
     /// Distance in tokens between taps.
     pub dilation: usize,

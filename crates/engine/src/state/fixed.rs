@@ -31,6 +31,13 @@ impl Fixed {
         &mut self.next
     }
 
+    /// For state that a step overwrites as a whole: the values to start from and the place to write,
+    /// which the caller fills completely; `None` if the place holds the values already.
+    pub(crate) fn overwrite(&mut self) -> (Option<&[f32]>, &mut [f32]) {
+        let first = !std::mem::replace(&mut self.touched, true);
+        (first.then_some(&*self.now), &mut self.next)
+    }
+
     pub(super) fn commit(&mut self) {
         if self.touched {
             std::mem::swap(&mut self.now, &mut self.next);
@@ -74,6 +81,12 @@ mod tests {
         fixed.edit()[1] += 1.0;
         fixed.commit();
         assert_eq!(fixed.values(), [0.0, 4.0]);
+        let (from, to) = fixed.overwrite();
+        assert_eq!(from, Some(&[0.0, 4.0][..]));
+        to.copy_from_slice(&[5.0, 6.0]);
+        assert_eq!(fixed.overwrite().0, None);
+        fixed.commit();
+        assert_eq!(fixed.values(), [5.0, 6.0]);
         fixed.clear();
         assert_eq!(fixed.edit(), [0.0, 0.0]);
     }

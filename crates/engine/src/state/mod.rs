@@ -77,6 +77,15 @@ impl Item {
     }
 }
 
+/// Names of every layer's items, in their order.
+pub(crate) fn item_names(program: &Program) -> Vec<Vec<String>> {
+    let names = |index| {
+        let items = layer_state(program, index).into_iter();
+        items.map(|item| item.name).collect()
+    };
+    (0..program.layers.len()).map(names).collect()
+}
+
 /// State of one layer: its items in the order of
 /// [`layer_state`](lamella_program::state::layer_state).
 pub(crate) struct LayerState {

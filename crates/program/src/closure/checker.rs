@@ -1,7 +1,7 @@
 //! A check in progress: which operands are claimed, which defects were found.
 
 use super::defect::Defect;
-use crate::block::{Linear, RmsNorm, ShortConvolution};
+use crate::block::{Linear, MAX_TAPS, RmsNorm, ShortConvolution};
 use crate::operand::{Operand, OperandId, Role};
 use crate::program::Program;
 use std::collections::HashSet;
@@ -211,6 +211,9 @@ impl<'p> Checker<'p> {
     /// A convolution over `channels` channels.
     pub(super) fn convolution(&mut self, place: &str, c: &ShortConvolution, channels: Size) {
         let taps = self.count(place, "taps", c.taps);
+        if c.taps > MAX_TAPS {
+            self.geometry(place, format!("{} taps, at most {MAX_TAPS}", c.taps));
+        }
         self.count(place, "dilation", c.dilation);
         self.expect(place, c.weight, Form::Plain, &[channels, Some(1), taps]);
     }

@@ -64,7 +64,7 @@ impl Core {
         };
         for segment in segments {
             let state = &mut spans[segment.span].session.layers[layer];
-            let state = state.fixed_mut(RECURRENT).edit();
+            let state = state.fixed_mut(RECURRENT).overwrite();
             self.run_heads(d, segment, &inputs, state, heads);
         }
         self.gate_heads(d, count, gate, heads);
@@ -158,7 +158,7 @@ impl Core {
         d: &DeltaNet,
         segment: &Segment,
         inputs: &Inputs<'_>,
-        state: &mut [f32],
+        (from, state): (Option<&[f32]>, &mut [f32]),
         heads: &mut [f32],
     ) {
         let (keys, values) = (d.key_heads * d.key_dim, d.value_heads * d.value_dim);
@@ -176,15 +176,23 @@ impl Core {
                 let at = row * d.value_heads + head;
                 // SAFETY: as above.
                 let out = unsafe { out.slice_mut(row, value.clone()) };
-                self.kernels.delta_step(
-                    state,
+                let (query, key) = (
                     &inputs.query[key..][..d.key_dim],
                     &inputs.key[key..][..d.key_dim],
-                    &inputs.value[row * values..][..values][value],
-                    &inputs.decay[at * decays..][..decays],
-                    inputs.beta[at],
-                    out,
                 );
+                let value = &inputs.value[row * values..][..values][value];
+                let decay = &inputs.decay[at * decays..][..decays];
+                let beta = inputs.beta[at];
+                match from.filter(|_| row == segment.row) {
+                    Some(from) => {
+                        let from = &from[head * per_head..][..per_head];
+                        self.kernels
+                            .delta_step_from(from, state, query, key, value, decay, beta, out);
+                    }
+                    None => self
+                        .kernels
+                        .delta_step(state, query, key, value, decay, beta, out),
+                }
             }
         };
         self.over_rows(d.value_heads, per_head * segment.rows, &body);

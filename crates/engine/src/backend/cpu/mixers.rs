@@ -8,12 +8,12 @@ use lamella_kernels::{IndexQueries, Kernels, KvRows, RowQuery, SharedRows};
 use lamella_program::Program;
 use lamella_program::block::{
     Attention, CompressedAttention, DeltaNet, Indexer, LatentAttention, LatentSelection, Linear,
-    Mixer, Rope, RopePlace, ShortConvolution,
+    MAX_TAPS, Mixer, Rope, RopePlace, ShortConvolution,
 };
 use lamella_program::state::{StateShape, layer_state};
 
 /// Channels a convolution task takes at once, on the stack.
-const CHANNELS: usize = 256;
+pub(super) const CHANNELS: usize = 256;
 
 /// Heads over the same rows that one task takes.
 pub(super) const TOGETHER: usize = 8;
@@ -271,34 +271,34 @@ impl Core {
             let tasks = width.div_ceil(CHANNELS);
             self.over_rows(tasks, CHANNELS * segment.rows, &|task| {
                 let channels = task * CHANNELS..width.min((task + 1) * CHANNELS);
-                let mut sum = [0.0f32; CHANNELS];
-                let sum = &mut sum[..channels.len()];
+                let mut result = [0.0f32; CHANNELS];
+                let result = &mut result[..channels.len()];
+                let weights = &weights[channels.start * c.taps..channels.end * c.taps];
                 // Later rows first: each still finds the inputs before it.
                 for row in (0..segment.rows).rev() {
-                    sum.fill(0.0);
-                    for tap in 0..c.taps {
-                        let back = (c.taps - 1 - tap) * c.dilation;
-                        let weights = &weights[tap * width..][channels.clone()];
-                        if back <= row {
-                            // SAFETY: these channels are one task's.
-                            let input = unsafe { view.slice_mut(row - back, channels.clone()) };
-                            self.kernels.add_product(sum, weights, input);
-                        } else {
-                            let input = &before[(history + row - back) * width..][..width];
-                            self.kernels
-                                .add_product(sum, weights, &input[channels.clone()]);
+                    let inputs: [&[f32]; MAX_TAPS] = std::array::from_fn(|tap| {
+                        if tap >= c.taps {
+                            return &[][..];
                         }
-                    }
+                        let back = (c.taps - 1 - tap) * c.dilation;
+                        if back <= row {
+                            // SAFETY: these channels are one task's, and nothing writes them
+                            // while the inputs are read.
+                            unsafe { &*view.slice_mut(row - back, channels.clone()) }
+                        } else {
+                            &before[(history + row - back) * width..][..width][channels.clone()]
+                        }
+                    });
+                    let inputs = &inputs[..c.taps];
+                    self.kernels.short_convolution(
+                        inputs,
+                        weights,
+                        c.residual,
+                        c.activation,
+                        result,
+                    );
                     // SAFETY: as above.
-                    let out = unsafe { view.slice_mut(row, channels.clone()) };
-                    if c.residual {
-                        self.kernels.add(out, sum);
-                    } else {
-                        out.copy_from_slice(sum);
-                    }
-                    if let Some(activation) = c.activation {
-                        self.activate(activation, out);
-                    }
+                    unsafe { view.slice_mut(row, channels.clone()) }.copy_from_slice(result);
                 }
             });
         }

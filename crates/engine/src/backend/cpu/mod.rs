@@ -20,16 +20,16 @@ mod work;
 use super::{Backend, Segment};
 use crate::cancel::Cancel;
 use crate::error::Error;
+use crate::state::item_names;
 use crate::step::Span;
 use crate::weights::Loaded;
 use lamella_kernels::{
     Epilogue, Isa, Kernels, NormWeight, Pool, Rows, SharedRows, angles, rope_frequencies,
-    unpack_row,
+    transpose_taps, unpack_row,
 };
 use lamella_program::block::{
     Activation, Ffn, LatentSelection, Mixer, Residual, RmsNorm, Rope, ShortConvolution,
 };
-use lamella_program::state::layer_state;
 use lamella_program::{OperandId, Program, Role};
 use residual::Frame;
 use std::sync::Arc;
@@ -61,6 +61,8 @@ struct Core {
     ropes: Vec<(Rope, Vec<f64>)>,
     sealed: Vec<usize>,
     taps: Vec<Box<[f32]>>,
+    /// Names of each layer's state items.
+    names: Vec<Vec<String>>,
 }
 
 /// Distinct rotations of the program's layers.
@@ -105,7 +107,8 @@ fn sealed_before(program: &Program) -> Vec<usize> {
         .collect()
 }
 
-/// Weights of the convolutions as `[taps][channels]`, by operand.
+/// Weights of the convolutions, by operand: `[taps][channels]` for each [`mixers::CHANNELS`]
+/// channels.
 fn transposed_taps(program: &Program, weights: &[Loaded]) -> Vec<Box<[f32]>> {
     let operands = program.operands.iter().zip(weights);
     operands
@@ -113,10 +116,13 @@ fn transposed_taps(program: &Program, weights: &[Loaded]) -> Vec<Box<[f32]>> {
             if operand.role != Role::Kernel {
                 return Box::default();
             }
-            let (taps, values) = (operand.cols(), loaded.vector());
-            let channels = values.len() / taps;
-            let at = |i: usize| values[i % channels * taps + i / channels];
-            (0..values.len()).map(at).collect()
+            let (taps, weights) = (operand.cols(), loaded.vector());
+            let mut out = vec![0.0; weights.len()].into_boxed_slice();
+            let part = mixers::CHANNELS * taps;
+            for (weights, out) in weights.chunks(part).zip(out.chunks_mut(part)) {
+                transpose_taps(weights, taps, out);
+            }
+            out
         })
         .collect()
 }
@@ -146,6 +152,7 @@ impl Cpu {
         let work = Work::new(&program, shape);
         let sealed = sealed_before(&program);
         let taps = transposed_taps(&program, &weights);
+        let names = item_names(&program);
         let pool = Pool::new(shape.threads).map_err(threads)?;
         Ok(Cpu {
             core: Core {
@@ -156,6 +163,7 @@ impl Cpu {
                 ropes,
                 sealed,
                 taps,
+                names,
             },
             work,
         })
@@ -196,7 +204,7 @@ impl Core {
         self.weights[id.index()].vector()
     }
 
-    /// Weights of a convolution, `[taps][channels]`.
+    /// Weights of a convolution, see [`transposed_taps`].
     fn taps(&self, convolution: &ShortConvolution) -> &[f32] {
         &self.taps[convolution.weight.index()]
     }
@@ -242,8 +250,7 @@ impl Core {
 
     /// Place of the state item `name` of a layer; only the ones after the mixer's need it.
     fn item(&self, index: usize, name: &str) -> usize {
-        let items = layer_state(&self.program, index);
-        match items.iter().position(|item| item.name == name) {
+        match self.names[index].iter().position(|known| known == name) {
             Some(place) => place,
             None => unreachable!("the layer declares {name}"),
         }

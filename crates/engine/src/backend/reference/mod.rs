@@ -16,12 +16,12 @@ mod residual;
 use super::{Backend, Segment};
 use crate::cancel::Cancel;
 use crate::error::Error;
-use crate::state::{Fixed, LayerState, PagedRows};
+use crate::state::{Fixed, LayerState, PagedRows, item_names};
 use crate::step::Span;
 use crate::weights::{self, Choice};
 use lamella_container::Store;
 use lamella_program::block::{Linear, Mixer, Residual, RmsNorm};
-use lamella_program::state::{history, layer_state};
+use lamella_program::state::history;
 use lamella_program::{OperandId, Program};
 use math::{add, matrix_vector};
 use std::sync::Arc;
@@ -89,11 +89,7 @@ impl Reference {
             }
             operands.push(values);
         }
-        let names = |index| {
-            let items = layer_state(&program, index).into_iter();
-            items.map(|item| item.name).collect()
-        };
-        let names = (0..program.layers.len()).map(names).collect();
+        let names = item_names(&program);
         Ok(Reference {
             program,
             operands,
