@@ -31,8 +31,8 @@ impl Fixed {
         &mut self.next
     }
 
-    /// For state that a step overwrites as a whole: the values to start from and the place to write,
-    /// which the caller fills completely; `None` if the place holds the values already.
+    /// For state that a step overwrites as a whole: the values to start from and the place to
+    /// write, which the caller fills completely; `None` if the place holds the values already.
     pub(crate) fn overwrite(&mut self) -> (Option<&[f32]>, &mut [f32]) {
         let first = !std::mem::replace(&mut self.touched, true);
         (first.then_some(&*self.now), &mut self.next)

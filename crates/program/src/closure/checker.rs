@@ -210,9 +210,10 @@ impl<'p> Checker<'p> {
 
     /// A convolution over `channels` channels.
     pub(super) fn convolution(&mut self, place: &str, c: &ShortConvolution, channels: Size) {
-        let taps = self.count(place, "taps", c.taps);
-        if c.taps > MAX_TAPS {
+        let mut taps = self.count(place, "taps", c.taps);
+        if taps.is_some_and(|taps| taps > MAX_TAPS) {
             self.geometry(place, format!("{} taps, at most {MAX_TAPS}", c.taps));
+            taps = None;
         }
         self.count(place, "dilation", c.dilation);
         self.expect(place, c.weight, Form::Plain, &[channels, Some(1), taps]);

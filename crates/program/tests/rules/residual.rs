@@ -31,6 +31,7 @@ fn blocks_may_end_in_convolutions_and_norms() {
     };
     fails(&convolved(), |p| damage(p, 0, 1), "taps is zero");
     fails(&convolved(), |p| damage(p, 3, 0), "dilation is zero");
+    fails(&convolved(), |p| damage(p, 33, 1), "33 taps, at most 32");
     fails(
         &convolved(),
         |p| damage(p, 3, usize::MAX),
