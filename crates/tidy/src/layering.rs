@@ -58,6 +58,18 @@ pub const LAYERS: &[Layer] = &[
         must_not_reach: &["rayon"],
     },
     Layer {
+        name: "ffi",
+        may_use: &[
+            "program",
+            "container",
+            "families",
+            "kernels",
+            "text",
+            "engine",
+        ],
+        must_not_reach: &["onig", "openssl", "reqwest"],
+    },
+    Layer {
         name: "cli",
         may_use: &[
             "program",
