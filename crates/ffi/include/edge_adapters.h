@@ -1,0 +1,38 @@
+/*
+ * The Edge adapters of Lamella's model families. A host calls the registrars of the families it
+ * wants, before its first look-up. 0, or -1 if the family is registered already.
+ */
+
+#ifndef COLI_EDGE_ADAPTERS_H
+#define COLI_EDGE_ADAPTERS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Registers `deepseek_v4`. */
+int coli_deepseek_v4_edge_adapter_register(void);
+
+/** Registers `glm`. */
+int coli_glm_edge_adapter_register(void);
+
+/** Registers `inkling`. */
+int coli_inkling_edge_adapter_register(void);
+
+/** Registers `kimi`. */
+int coli_kimi_edge_adapter_register(void);
+
+/** Registers `olmoe`. */
+int coli_olmoe_edge_adapter_register(void);
+
+/** Registers `qwen36`. */
+int coli_qwen36_edge_adapter_register(void);
+
+/** Registers `qwen38`. */
+int coli_qwen38_edge_adapter_register(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  /* COLI_EDGE_ADAPTERS_H */
