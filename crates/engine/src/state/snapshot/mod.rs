@@ -1,0 +1,273 @@
+//! A conversation as a stream of bytes, to be continued elsewhere.
+//!
+//! ```text
+//! header   magic, version, model, layer range, context, position, payload bytes, state schema,
+//!          numeric class, newest token ids, digest
+//! payload  the state's items in their declared order, in chunks, each with its digest
+//! digest   of the header's and all chunks' digests
+//! ```
+//!
+//! Everything is little-endian. All sizes follow from the program and the position; those in the
+//! stream are only compared. Restoring is all or nothing: the session takes the new state when the
+//! last digest has been checked. Pages are written as the backend lays them out, which is part of
+//! the numeric class.
+
+mod chunks;
+mod header;
+
+use super::{Item, PagedRows, Session};
+use chunks::{ChunkReader, ChunkWriter};
+use header::Header;
+pub use header::SNAPSHOT_VERSION;
+use lamella_kernels::any_non_finite;
+use std::io::{Read, Write};
+use std::ops::Range;
+use zerocopy::IntoBytes;
+
+/// What two sessions must have in common for one to continue the other's snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Digest of the model's files.
+    pub(crate) model: [u8; 32],
+    /// Layers whose state it is.
+    pub(crate) layers: Range<u32>,
+    /// Layout of what passes between layers.
+    pub(crate) schema: String,
+    /// What makes results equal bit for bit.
+    pub(crate) numeric_class: String,
+    /// Number of token ids.
+    pub(crate) vocabulary: usize,
+}
+
+/// Why a snapshot could not be written or restored. The session is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// The stream did not take the bytes.
+    #[error("the snapshot could not be written: {0}")]
+    Write(std::io::Error),
+    /// The stream failed.
+    #[error("the snapshot could not be read: {0}")]
+    Read(std::io::Error),
+    /// The stream ended early.
+    #[error("the snapshot ends too early; it was not written or transferred to its end")]
+    Truncated,
+    /// Not a snapshot.
+    #[error("this is not a Lamella snapshot")]
+    Magic,
+    /// Another version.
+    #[error("snapshot version {0}; this Lamella reads version {SNAPSHOT_VERSION}")]
+    Version(u32),
+    /// The header contradicts itself or its digest.
+    #[error("the header of the snapshot is damaged")]
+    Header,
+    /// A chunk does not fit its digest.
+    #[error("chunk {index} of the snapshot is damaged")]
+    Chunk {
+        /// Which one.
+        index: u64,
+    },
+    /// The last digest is wrong.
+    #[error("the snapshot is damaged: its last digest does not fit")]
+    Total,
+    /// A snapshot of something else.
+    #[error("the snapshot is of another {what}: {found}, and this session's is {expected}")]
+    Other {
+        /// What differs.
+        what: &'static str,
+        /// In the snapshot.
+        found: String,
+        /// In the session.
+        expected: String,
+    },
+    /// More tokens than the session can hold.
+    #[error("the snapshot holds {position} tokens and the session's context is {context}")]
+    Context {
+        /// Tokens of the snapshot.
+        position: u64,
+        /// Tokens the session may hold.
+        context: usize,
+    },
+    /// The header says what cannot be.
+    #[error("the snapshot makes no sense: {0}")]
+    Meaning(String),
+}
+
+/// Writes `session` to `sink`.
+///
+/// # Errors
+/// [`SnapshotError::Write`].
+pub(crate) fn write(
+    identity: &Identity,
+    session: &Session,
+    sink: &mut dyn Write,
+) -> Result<(), SnapshotError> {
+    let position = session.position;
+    let header = Header {
+        model: identity.model,
+        layers: identity.layers.clone(),
+        context: session.context as u64,
+        position: position as u64,
+        payload: payload_bytes(session, position),
+        schema: identity.schema.clone(),
+        numeric_class: identity.numeric_class.clone(),
+        recent: session.recent.clone(),
+    };
+    let (bytes, digest) = header.encode();
+    sink.write_all(&bytes).map_err(SnapshotError::Write)?;
+    let mut payload = ChunkWriter::new(sink, &digest);
+    for item in session.items() {
+        if let Some(rows) = item.paged() {
+            for page in rows.needed_pages(position) {
+                payload.write(rows.page(page).as_bytes())?;
+            }
+        }
+        if let Some(fixed) = item.fixed() {
+            payload.write(fixed.values().as_bytes())?;
+        }
+    }
+    payload.finish()
+}
+
+/// Replaces the state of `session` by that of the snapshot in `source`, reading not a byte beyond
+/// it.
+///
+/// # Errors
+/// [`SnapshotError`]; the session is then as it was.
+pub(crate) fn read(
+    identity: &Identity,
+    session: &mut Session,
+    source: &mut dyn Read,
+) -> Result<(), SnapshotError> {
+    let (header, digest) = Header::read(source)?;
+    header.check(identity)?;
+    let position = check_meaning(&header, identity, session)?;
+    let mut payload = ChunkReader::new(source, &digest);
+    let restored = read_items(session, position, &mut payload).and_then(|rows| {
+        payload.finish()?;
+        Ok(rows)
+    });
+    match restored {
+        Ok(rows) => {
+            session.adopt(position, rows, header.recent);
+            Ok(())
+        }
+        Err(error) => {
+            let fixed = session.items_mut().filter_map(Item::fixed_mut);
+            fixed.for_each(super::Fixed::roll_back);
+            Err(error)
+        }
+    }
+}
+
+/// Checks what the header says against the session; the position.
+fn check_meaning(
+    header: &Header,
+    identity: &Identity,
+    session: &Session,
+) -> Result<usize, SnapshotError> {
+    let context = session.context;
+    let position = usize::try_from(header.position)
+        .ok()
+        .filter(|&p| p <= context)
+        .ok_or(SnapshotError::Context {
+            position: header.position,
+            context,
+        })?;
+    let meaning = |message: String| Err(SnapshotError::Meaning(message));
+    if header.position > header.context {
+        return meaning(format!(
+            "{position} tokens in a context of {}",
+            header.context
+        ));
+    }
+    let expected = payload_bytes(session, position);
+    if header.payload != expected {
+        return meaning(format!(
+            "{} bytes of state where {position} tokens have {expected}",
+            header.payload
+        ));
+    }
+    let recent = session.history.min(position);
+    if header.recent.len() != recent {
+        return meaning(format!(
+            "{} newest token ids instead of {recent}",
+            header.recent.len()
+        ));
+    }
+    let vocabulary = identity.vocabulary;
+    if let Some(id) = header.recent.iter().find(|&&id| id as usize >= vocabulary) {
+        return meaning(format!("token id {id} of a vocabulary of {vocabulary}"));
+    }
+    Ok(position)
+}
+
+/// Reads all items. Pages are new; overwritten state goes into the copy that a step would write.
+fn read_items(
+    session: &mut Session,
+    position: usize,
+    payload: &mut ChunkReader<'_>,
+) -> Result<Vec<PagedRows>, SnapshotError> {
+    let mut restored = Vec::new();
+    let context = session.context;
+    for (index, item) in session.items_mut().enumerate() {
+        if let Some(rows) = item.paged() {
+            let mut rows = rows.restoring(position, context);
+            while let Some(page) = rows.restore_page(position) {
+                read_values(payload, page, index)?;
+            }
+            restored.push(rows);
+        }
+        if let Some(fixed) = item.fixed_mut() {
+            let (_, values) = fixed.overwrite();
+            read_values(payload, values, index)?;
+        }
+    }
+    Ok(restored)
+}
+
+fn read_values(
+    payload: &mut ChunkReader<'_>,
+    values: &mut [f32],
+    item: usize,
+) -> Result<(), SnapshotError> {
+    payload.read(values.as_mut_bytes())?;
+    if any_non_finite(values) {
+        return Err(SnapshotError::Meaning(format!(
+            "item {item} of the state holds what is no number"
+        )));
+    }
+    Ok(())
+}
+
+/// Bytes of state at `position`.
+fn payload_bytes(session: &Session, position: usize) -> u64 {
+    let items = session.items().map(|item| {
+        let paged = item.paged().map_or(0, |rows| {
+            rows.needed_pages(position).len() as u64 * rows.page_bytes()
+        });
+        let fixed = item.fixed().map_or(0, |f| size_of_val(f.values()) as u64);
+        paged + fixed
+    });
+    items.sum()
+}
+
+impl Session {
+    /// Takes restored state for its own: pages in the order of the items, and what the overwritten
+    /// items hold in their second copy.
+    fn adopt(&mut self, position: usize, rows: Vec<PagedRows>, recent: Vec<u32>) {
+        let mut rows = rows.into_iter();
+        for item in self.items_mut() {
+            if let Some(own) = item.paged_mut() {
+                *own = rows.next().expect("one for each item with pages");
+            }
+            if let Some(fixed) = item.fixed_mut() {
+                fixed.commit();
+            }
+        }
+        self.before.forget();
+        self.position = position;
+        self.recent.clear();
+        self.recent.extend(recent);
+    }
+}
