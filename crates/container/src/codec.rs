@@ -1,9 +1,9 @@
 //! Numbers to bytes and back, for every encoding.
 //!
-//! Compiled encodings follow the layout documented in [`lamella_program::encoding`]. All
+//! Tiled encodings follow the layout documented in [`lamella_program::encoding`]. All
 //! arithmetic is plain f32 in a fixed order: the same weights give the same bytes on every machine.
 
-use crate::float::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+use crate::float::{E2M1, E4M3, bf16_to_f32, e8m0_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use lamella_program::Encoding;
 use lamella_program::encoding::{GROUP, TILE_ROWS, scale_plane_bytes};
 
@@ -24,6 +24,9 @@ pub enum CodecError {
     /// The encoding is not made by quantising.
     #[error("{0} is not a compiled encoding")]
     NotCompiled(Encoding),
+    /// The encoding is only ever taken from a checkpoint.
+    #[error("{0} is what checkpoints ship; weights are not converted to it")]
+    OnlyShipped(Encoding),
     /// A weight that is no number.
     #[error("row {row}, column {column}: the weight is {value}, not a finite number")]
     NonFinite {
@@ -64,7 +67,8 @@ impl CodecError {
 /// Compiled encodings are quantised ([`quantise()`]); f16 and bf16 round to nearest even.
 ///
 /// # Errors
-/// If a buffer does not fit, a weight is not finite, or too large for the encoding.
+/// If a buffer does not fit, a weight is not finite or too large for the encoding, or the encoding
+/// is codes with scales, which are only taken from checkpoints.
 pub fn encode(
     encoding: Encoding,
     rows: usize,
@@ -74,6 +78,9 @@ pub fn encode(
 ) -> Result<(), CodecError> {
     if encoding.is_compiled() {
         return quantise(encoding, rows, cols, weights, out);
+    }
+    if encoding.is_coded() {
+        return Err(CodecError::OnlyShipped(encoding));
     }
     check_buffers(encoding, rows, cols, weights.len(), out.len())?;
     if weights.is_empty() {
@@ -158,6 +165,7 @@ pub fn decode(
         Encoding::F16 => widen(bytes, out, f16_to_f32),
         Encoding::Bf16 => widen(bytes, out, bf16_to_f32),
         Encoding::Q8 | Encoding::Q4 => decode_compiled(encoding, cols, bytes, out),
+        _ if encoding.is_coded() => decode_coded(encoding, cols, bytes, out),
         _ => {
             for (out, b) in out.iter_mut().zip(bytes.chunks_exact(4)) {
                 *out = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
@@ -198,6 +206,72 @@ fn decode_compiled(encoding: Encoding, cols: usize, bytes: &[u8], out: &mut [f32
             }
         }
     }
+}
+
+/// Codes with scales: `code * scale`, for NVFP4 `(code * scale) * outer`, each product rounded to
+/// f32.
+fn decode_coded(encoding: Encoding, cols: usize, bytes: &[u8], out: &mut [f32]) {
+    let (Some(group), Some(plane), Some(block)) = (
+        encoding.group(),
+        encoding.scale_bytes(cols),
+        encoding.row_block_bytes(cols),
+    ) else {
+        return;
+    };
+    let blocks = bytes
+        .chunks_exact(block)
+        .zip(out.chunks_mut(cols * TILE_ROWS));
+    for (block, rows) in blocks {
+        let (scales, codes) = block.split_at(plane);
+        for (i, row) in rows.chunks_exact_mut(cols).enumerate() {
+            for (g, values) in row.chunks_mut(group).enumerate() {
+                let (scale, outer) = scale(encoding, scales, g, i);
+                for (n, value) in values.iter_mut().enumerate() {
+                    *value = shipped_code(encoding, codes, i, g * group + n) * scale * outer;
+                }
+            }
+        }
+    }
+}
+
+/// Whether all codes of a coded matrix are zeros, of either sign.
+pub(crate) fn codes_are_zero(encoding: Encoding, cols: usize, bytes: &[u8]) -> bool {
+    let magnitude = match encoding.word_inputs() {
+        Some(4) => 0x7f,
+        _ => 0x77,
+    };
+    let (Some(plane), Some(block)) = (encoding.scale_bytes(cols), encoding.row_block_bytes(cols))
+    else {
+        return false;
+    };
+    let zero = |block: &[u8]| block[plane..].iter().all(|code| code & magnitude == 0);
+    bytes.chunks_exact(block).all(zero)
+}
+
+/// Scale and outer scale of group `g` of row `i` of a block of codes.
+fn scale(encoding: Encoding, scales: &[u8], g: usize, i: usize) -> (f32, f32) {
+    let float = |n: usize| {
+        let b = &scales[4 * n..4 * n + 4];
+        f32::from_le_bytes([b[0], b[1], b[2], b[3]])
+    };
+    match encoding {
+        Encoding::Fp8 => (float(g * TILE_ROWS + i), 1.0),
+        Encoding::Nvfp4 => {
+            let code = scales[(4 + g) * TILE_ROWS + i];
+            (E4M3[usize::from(code)], float(i))
+        }
+        _ => (e8m0_to_f32(scales[g * TILE_ROWS + i]), 1.0),
+    }
+}
+
+/// The value of the code of row `i`, input `k` of a block of codes.
+fn shipped_code(encoding: Encoding, codes: &[u8], i: usize, k: usize) -> f32 {
+    if encoding.word_inputs() == Some(4) {
+        let half = k / 2 * TILE_ROWS * 2;
+        return E4M3[usize::from(codes[half + 2 * i + k % 2])];
+    }
+    let byte = codes[k / 8 * TILE_ROWS * 4 + 4 * i + k % 8 / 2];
+    E2M1[usize::from(if k % 2 == 0 { byte & 15 } else { byte >> 4 })]
 }
 
 /// The integer of row `i`, input `k` of a tile.

@@ -55,7 +55,8 @@ pub struct Summary {
 pub struct StoredBytes {
     /// What the operands are for.
     pub role: Role,
-    /// How they are stored; for codes with scales and tables, what they are read as.
+    /// How they are stored; for a checkpoint's codes with scales and tables, what they are held
+    /// as.
     pub encoding: Encoding,
     /// How a checkpoint stores them where that is not an encoding: `mxfp4`, `i64`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,7 +91,12 @@ impl Store {
     #[must_use]
     pub fn summary(&self) -> Summary {
         let texts = self.text_names();
-        let mut summary = summarise(self.program(), &|id| self.encodings(id), texts);
+        // What a checkpoint's codes can be decoded to is not stored.
+        let stored = |id| match self.encodings(id) {
+            [first, ..] if !self.is_container() => std::slice::from_ref(first),
+            all => all,
+        };
+        let mut summary = summarise(self.program(), &stored, texts);
         if let Some(checkpoint) = self.checkpoint() {
             summary.stored = as_shipped(self, checkpoint);
             summary.bytes = summary.stored.iter().map(|s| s.bytes).sum();
@@ -140,8 +146,8 @@ fn as_shipped(store: &Store, checkpoint: &Checkpoint) -> Vec<StoredBytes> {
         let names: Vec<String> = names.into_iter().collect();
         let coding = (!names.is_empty()).then(|| names.join(" and "));
         let bytes = slices().map(|s| slice_bytes(s, checkpoint)).sum();
-        for &encoding in store.encodings(OperandId(number as u32)) {
-            add(&mut stored, operand.role, encoding, coding.clone(), bytes);
+        if let Some(&encoding) = store.encodings(OperandId(number as u32)).first() {
+            add(&mut stored, operand.role, encoding, coding, bytes);
         }
     }
     stored

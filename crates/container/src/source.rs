@@ -1,15 +1,19 @@
 //! Where a checkpoint keeps its operands: rows of tensors, picked, decoded and put together.
 
 use crate::checkpoint::{Checkpoint, Location};
-use crate::coded::{Decoder, Element, Fault};
+use crate::coded::{Decoder, Element, Fault, Tiles};
 use crate::error::Error;
-use lamella_program::{Encoding, Operand, Program, Slice};
+use lamella_program::block::{Ffn, GatedUnit};
+use lamella_program::encoding::TILE_ROWS;
+use lamella_program::{Encoding, Operand, OperandId, Program, Slice};
+use std::ops::Range;
 
 /// Where a checkpoint keeps an operand.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// The one it is read in.
-    pub(crate) encoding: [Encoding; 1],
+    /// Those it can be read in: first that of its codes, if they can be held as they are; last
+    /// the row-major one that holds its numbers.
+    pub(crate) encodings: Vec<Encoding>,
     /// Per item, the pieces its rows are put together from: one for each slice.
     pub(crate) items: Vec<Vec<Piece>>,
 }
@@ -30,11 +34,68 @@ pub(crate) struct Piece {
 
 /// Finds the bytes of every operand. The program has been checked against the tensor table.
 pub(crate) fn locate_all(program: &Program, checkpoint: &Checkpoint) -> Result<Vec<Source>, Error> {
-    program
-        .operands
-        .iter()
+    let operands = program.operands.iter();
+    let mut sources = operands
         .map(|operand| locate(operand, checkpoint))
-        .collect()
+        .collect::<Result<Vec<Source>, Error>>()?;
+    for layer in &program.layers {
+        match &layer.ffn.body {
+            Ffn::Dense(unit) => agree(&mut sources, &pair(unit)),
+            Ffn::Routed(routed) => {
+                let unit = &routed.unit;
+                agree(&mut sources, &[unit.gate, unit.up, unit.down]);
+                for unit in &routed.shared {
+                    agree(&mut sources, &pair(unit));
+                }
+            }
+            _ => unreachable!("the closure check refuses blocks without rules"),
+        }
+    }
+    for source in &mut sources {
+        let Some(&encoding) = source.encodings.last() else {
+            continue;
+        };
+        for piece in source.items.iter_mut().flatten() {
+            piece.present(encoding);
+        }
+    }
+    Ok(sources)
+}
+
+/// The two maps of a unit that are computed together.
+fn pair(unit: &GatedUnit) -> [OperandId; 2] {
+    [unit.gate, unit.up]
+}
+
+/// Gives operands that are computed or stored together one encoding: their own where it is the
+/// same, else the row-major one that holds them all.
+fn agree(sources: &mut [Source], ids: &[OperandId]) {
+    let of = |sources: &[Source], id: &OperandId| -> Option<Vec<Encoding>> {
+        Some(sources.get(id.index())?.encodings.clone())
+    };
+    let differ = |sources: &[Source]| {
+        let all: Vec<_> = ids.iter().map(|id| of(sources, id)).collect();
+        all.windows(2).any(|w| w[0] != w[1])
+    };
+    if !differ(sources) {
+        return;
+    }
+    let set = |sources: &mut [Source], to: &dyn Fn(Encoding) -> Encoding| {
+        for id in ids {
+            if let Some(source) = sources.get_mut(id.index()) {
+                source.encodings = source
+                    .encodings
+                    .last()
+                    .map(|&e| to(e))
+                    .into_iter()
+                    .collect();
+            }
+        }
+    };
+    set(sources, &|own| own);
+    if differ(sources) {
+        set(sources, &|_| Encoding::F32);
+    }
 }
 
 fn locate(operand: &Operand, checkpoint: &Checkpoint) -> Result<Source, Error> {
@@ -46,6 +107,7 @@ fn locate(operand: &Operand, checkpoint: &Checkpoint) -> Result<Source, Error> {
     };
     let mut items = Vec::with_capacity(operand.parts.len());
     let mut encoding = None;
+    let mut coded = operand.role.may_quantise().then_some(None);
     for part in &operand.parts {
         let mut pieces = Vec::with_capacity(part.len());
         for slice in part {
@@ -56,6 +118,11 @@ fn locate(operand: &Operand, checkpoint: &Checkpoint) -> Result<Source, Error> {
                 Some(other) if other != decoder.to => Some(Encoding::F32),
                 _ => Some(decoder.to),
             };
+            // Codes are kept where all slices are in the same ones.
+            coded = coded.and_then(|one| match (one, decoder.coded(operand.cols())) {
+                (Some(one), Some(other)) if one != other => None,
+                (_, other) => other.map(Some),
+            });
             let piece = piece(slice, decoder, location)
                 .ok_or_else(|| refuse((slice.tensor.clone(), "rows leave it".to_owned())))?;
             pieces.push(piece);
@@ -63,11 +130,8 @@ fn locate(operand: &Operand, checkpoint: &Checkpoint) -> Result<Source, Error> {
         items.push(pieces);
     }
     let encoding = encoding.ok_or_else(|| refuse((String::new(), "no slices".to_owned())))?;
-    for piece in items.iter_mut().flatten() {
-        piece.present(encoding);
-    }
-    let encoding = [encoding];
-    Ok(Source { encoding, items })
+    let encodings = coded.flatten().into_iter().chain([encoding]).collect();
+    Ok(Source { encodings, items })
 }
 
 /// The bytes of a slice; `None` if they leave the tensor.
@@ -122,8 +186,38 @@ impl Piece {
     }
 }
 
-/// Fills `buffer` with rows of an item of `operand` from `first` on, in the source's encoding,
-/// `row` bytes each.
+/// Fills `buffer` with rows of an item of `operand`, in tiles of codes. The first one is a multiple
+/// of [`TILE_ROWS`].
+pub(crate) fn read_tiles(
+    checkpoint: &Checkpoint,
+    (operand, source): (&Operand, &Source),
+    item: usize,
+    encoding: Encoding,
+    rows: Range<usize>,
+    buffer: &mut [u8],
+) -> Result<(), Error> {
+    debug_assert!(rows.start.is_multiple_of(TILE_ROWS));
+    let Some(mut tiles) = Tiles::new(encoding, operand.cols(), buffer) else {
+        return Ok(());
+    };
+    let mut start = 0;
+    for (piece, slice) in source.items[item].iter().zip(&operand.parts[item]) {
+        let end = start + piece.rows;
+        let wanted = rows.start.max(start)..rows.end.min(end);
+        if let (false, Some(decoder)) = (wanted.is_empty(), &piece.decoder) {
+            let at = wanted.start - rows.start;
+            let from = wanted.start - start..wanted.end - start;
+            decoder
+                .lay(checkpoint, piece, from, &mut tiles, at)
+                .map_err(|fault| explain(fault, checkpoint, piece, slice))?;
+        }
+        start = end;
+    }
+    Ok(())
+}
+
+/// Fills `buffer` with rows of an item of `operand` from `first` on, in the source's row-major
+/// encoding, `row` bytes each.
 pub(crate) fn read_item(
     checkpoint: &Checkpoint,
     (operand, source): (&Operand, &Source),

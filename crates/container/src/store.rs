@@ -6,7 +6,8 @@ use crate::disk;
 use crate::error::Error;
 use crate::expert::{ExpertBank, ExpertLayout, expert_banks, expert_layout};
 use crate::manifest::{MANIFEST_FILE, PROGRAM_FILE, TABLE_FILE};
-use crate::source::{Source, locate_all, read_item};
+use crate::source::{Source, locate_all, read_item, read_tiles};
+use lamella_program::encoding::TILE_ROWS;
 use lamella_program::{Defect, Encoding, Operand, OperandId, Program, TensorInfo, closure};
 use std::ops::Range;
 use std::path::Path;
@@ -154,15 +155,16 @@ impl Store {
         }
     }
 
-    /// Encodings in which all items of the operand can be read; row-major ones come first, so that
-    /// the first is the canonical one where there is one. A checkpoint's codes with scales are
-    /// decoded while they are read and are presented in the one encoding that holds them: bf16 for
-    /// FP4 and FP8 with E8M0 scales, f32 for the others and for tables. Empty for an unknown
-    /// operand.
+    /// Encodings in which all items of the operand can be read; the first is the canonical one
+    /// where there is one. A checkpoint's codes with scales can be read in tiles as they are, and
+    /// decoded to the row-major encoding that holds them: bf16 for FP4 and FP8 with E8M0 scales,
+    /// f32 for the others. Only the latter is there where no encoding of codes holds them all, and
+    /// where operands that are computed together come in different codings. Tables are f32. Empty
+    /// for an unknown operand.
     #[must_use]
     pub fn encodings(&self, operand: OperandId) -> &[Encoding] {
         match &self.origin {
-            Origin::Checkpoint(l) => l.sources.get(operand.index()).map_or(&[], |s| &s.encoding),
+            Origin::Checkpoint(l) => l.sources.get(operand.index()).map_or(&[], |s| &s.encodings),
             Origin::Container(c) => c.encodings(operand),
         }
     }
@@ -179,7 +181,7 @@ impl Store {
                 };
                 let row = row_bytes(l.program.operand(operand), encoding);
                 let whole = piece.decoder.is_none()
-                    && source.encoding == [encoding]
+                    && source.encodings == [encoding]
                     && (piece.rows == 1 || piece.stride == row);
                 whole.then_some(Record {
                     file: piece.file,
@@ -210,7 +212,7 @@ impl Store {
         }
     }
 
-    /// Reads one item of an operand as it is stored: row-major, or compiled tiles. `buffer` must
+    /// Reads one item of an operand as it is stored: row-major, or tiles. `buffer` must
     /// have exactly its size ([`Encoding::matrix_bytes`]). Containers check the digest.
     ///
     /// # Errors
@@ -237,12 +239,12 @@ impl Store {
         }
     }
 
-    /// Reads rows of one item in a row-major encoding. A part of an item has no digest of its own:
-    /// nothing is checked here; `read` checks.
+    /// Reads rows of one item; in a tiled encoding whole row blocks, the last one perhaps cropped
+    /// by the end of the matrix. `buffer` must have [`Encoding::matrix_bytes`] of so many rows. A
+    /// part of an item has no digest of its own: nothing is checked here; `read` checks.
     ///
     /// # Errors
-    /// If it is not stored so, the encoding is not row-major, the rows or the buffer do not fit,
-    /// or reading fails.
+    /// If it is not stored so, the rows or the buffer do not fit, or reading fails.
     pub fn read_rows(
         &self,
         operand: OperandId,
@@ -252,25 +254,32 @@ impl Store {
         buffer: &mut [u8],
     ) -> Result<(), Error> {
         let shape = self.operand(operand, item, encoding)?;
-        let row = row_bytes(shape, encoding);
-        let fits = rows.start <= rows.end && rows.end <= shape.rows() && row > 0;
-        let needed = if fits {
-            row * (rows.end - rows.start) as u64
-        } else {
-            u64::MAX
-        };
+        let whole = |row: usize| row.is_multiple_of(TILE_ROWS) || row == shape.rows();
+        let blocks = !encoding.is_tiled() || (whole(rows.start) && whole(rows.end));
+        let fits = rows.start <= rows.end && rows.end <= shape.rows() && blocks;
+        let bytes = |count: usize| encoding.matrix_bytes(count, shape.cols());
+        let needed = bytes(rows.len()).filter(|_| fits);
+        let needed = needed.map_or(u64::MAX, |n| n as u64);
         self.check_buffer(operand, buffer.len(), needed)?;
+        if buffer.is_empty() {
+            return Ok(());
+        }
         match &self.origin {
             Origin::Checkpoint(l) => {
                 let of = (shape, &l.sources[operand.index()]);
-                read_item(&l.checkpoint, of, item, row as usize, rows.start, buffer)
+                if encoding.is_tiled() {
+                    return read_tiles(&l.checkpoint, of, item, encoding, rows, buffer);
+                }
+                let row = buffer.len() / rows.len();
+                read_item(&l.checkpoint, of, item, row, rows.start, buffer)
             }
             Origin::Container(c) => {
                 let Some(part) = c.part(operand, encoding, item) else {
                     return Err(self.not_stored(operand, item, encoding));
                 };
                 let (file, offset) = c.place(part)?;
-                file.read_at(buffer, offset + row * rows.start as u64)
+                let before = bytes(rows.start).unwrap_or(0) as u64;
+                file.read_at(buffer, offset + before)
             }
         }
     }
@@ -489,7 +498,7 @@ impl Store {
     }
 }
 
-/// Bytes of one row of a row-major encoding; 0 for a compiled one.
+/// Bytes of one row of a row-major encoding; 0 for a tiled one.
 fn row_bytes(operand: &Operand, encoding: Encoding) -> u64 {
     encoding
         .element_bytes()

@@ -138,6 +138,10 @@ fn encoding_code(encoding: Encoding) -> u8 {
         Encoding::F32 => 0,
         Encoding::F16 => 1,
         Encoding::Bf16 => 2,
+        Encoding::Fp8 => 8,
+        Encoding::Mxfp8 => 9,
+        Encoding::Mxfp4 => 10,
+        Encoding::Nvfp4 => 11,
         Encoding::Q8 => 16,
         Encoding::Q4 => 17,
         // A new encoding without a number cannot be written: readers refuse this one.
@@ -370,8 +374,8 @@ impl Table {
                     "a stored size is not the size its shape needs",
                 );
             }
-            if part.encoding.is_compiled() && !operand.role.may_quantise() {
-                return wrong(&operand.name, "it may not be stored in a compiled encoding");
+            if part.encoding.is_tiled() && !operand.role.may_quantise() {
+                return wrong(&operand.name, "it may not be stored in a tiled encoding");
             }
             if !seen.insert((part.operand, part.item, part.encoding)) {
                 return wrong(&operand.name, "an item is stored twice in one encoding");

@@ -7,11 +7,18 @@ mod common;
 use common::coded::{CODED, How, Random, Shipment, TABLE, e2m1, e8m0};
 use common::{convert_quietly, options};
 use lamella_container::{Error, Keep, Store, decode};
+use lamella_program::encoding::TILE_ROWS;
 use lamella_program::{Encoding, OperandId, Role};
+use std::ops::Range;
 
-/// Rows of an item as f32 bits.
-fn rows(store: &Store, id: OperandId, item: usize, rows: std::ops::Range<usize>) -> Vec<u32> {
-    let encoding = store.encodings(id)[0];
+/// Rows of an item as f32 bits, read in an encoding.
+fn rows_in(
+    encoding: Encoding,
+    store: &Store,
+    id: OperandId,
+    item: usize,
+    rows: Range<usize>,
+) -> Vec<u32> {
     let cols = store.program().operand(id).cols();
     let count = rows.len();
     let mut bytes = vec![0; encoding.matrix_bytes(count, cols).unwrap()];
@@ -21,6 +28,11 @@ fn rows(store: &Store, id: OperandId, item: usize, rows: std::ops::Range<usize>)
     let mut numbers = vec![0.0; count * cols];
     decode(encoding, count, cols, &bytes, &mut numbers).unwrap();
     numbers.into_iter().map(f32::to_bits).collect()
+}
+
+/// Rows of an item as f32 bits, read in the canonical encoding.
+fn rows(store: &Store, id: OperandId, item: usize, rows: Range<usize>) -> Vec<u32> {
+    rows_in(store.encodings(id)[0], store, id, item, rows)
 }
 
 fn bits(numbers: &[f32]) -> Vec<u32> {
@@ -46,15 +58,21 @@ fn every_row_of_every_coding_is_what_the_formulas_say() {
                 continue;
             };
             coded += 1;
-            let all = rows(&store, id, item, 0..operand.rows());
-            assert!(all == bits(&expected), "{} {item}", operand.name);
-            assert_eq!(store.stored(id, store.encodings(id)[0], item), None);
-            for _ in 0..20 {
-                let first = random.below(operand.rows());
-                let end = first + random.below(operand.rows() - first + 1);
-                let some = rows(&store, id, item, first..end);
-                let cols = operand.cols();
-                assert!(some == all[first * cols..end * cols], "{}", operand.name);
+            for &encoding in store.encodings(id) {
+                let all = rows_in(encoding, &store, id, item, 0..operand.rows());
+                assert!(all == bits(&expected), "{} {item}", operand.name);
+                assert_eq!(store.stored(id, encoding, item), None);
+                for _ in 0..20 {
+                    let mut first = random.below(operand.rows());
+                    let mut end = first + random.below(operand.rows() - first + 1);
+                    if encoding.is_tiled() {
+                        first -= first % TILE_ROWS;
+                        end = end.next_multiple_of(TILE_ROWS).min(operand.rows());
+                    }
+                    let some = rows_in(encoding, &store, id, item, first..end);
+                    let cols = operand.cols();
+                    assert!(some == all[first * cols..end * cols], "{}", operand.name);
+                }
             }
         }
     }
@@ -63,24 +81,53 @@ fn every_row_of_every_coding_is_what_the_formulas_say() {
 }
 
 #[test]
-fn the_encoding_is_the_narrowest_that_holds_the_numbers() {
+fn codes_stay_where_an_encoding_holds_them_and_decode_to_the_narrowest() {
+    use Encoding::{Bf16, F32, Fp8, Mxfp4, Mxfp8, Nvfp4};
     let temp = tempfile::tempdir().unwrap();
     let store = Shipment::new(CODED).open(temp.path()).unwrap();
-    for (name, encoding) in [
-        ("embedding", Encoding::F32),
-        ("layers.0.query", Encoding::F32),
-        ("layers.0.key", Encoding::F32),
-        ("layers.0.value", Encoding::Bf16),
-        ("layers.0.output", Encoding::Bf16),
-        ("layers.0.gate", Encoding::Bf16),
-        ("layers.0.up", Encoding::Bf16),
-        ("layers.0.down", Encoding::Bf16),
-        ("layers.1.gate", Encoding::F32),
-        ("layers.1.down", Encoding::F32),
-        ("layers.0.table", Encoding::F32),
-        ("head", Encoding::Bf16),
-    ] {
-        assert_eq!(store.encodings(find(&store, name)), [encoding], "{name}");
+    let expected: [(&str, &[Encoding]); 12] = [
+        ("embedding", &[Fp8, F32]),
+        // Scales of 64 of 96 columns have no encoding of codes.
+        ("layers.0.query", &[F32]),
+        ("layers.0.key", &[Fp8, F32]),
+        ("layers.0.value", &[Mxfp8, Bf16]),
+        ("layers.0.output", &[Mxfp8, Bf16]),
+        ("layers.0.gate", &[Mxfp4, Bf16]),
+        ("layers.0.up", &[Mxfp4, Bf16]),
+        ("layers.0.down", &[Mxfp4, Bf16]),
+        ("layers.1.gate", &[Nvfp4, F32]),
+        ("layers.1.down", &[Nvfp4, F32]),
+        ("layers.0.table", &[F32]),
+        ("head", &[Bf16]),
+    ];
+    for (name, encodings) in expected {
+        assert_eq!(store.encodings(find(&store, name)), encodings, "{name}");
+    }
+}
+
+#[test]
+fn maps_that_are_computed_together_share_an_encoding() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut shipment = Shipment::plain(CODED);
+    for expert in 0..CODED.experts {
+        for matrix in ["gate", "down"] {
+            let name = format!("model.layers.0.{matrix}.{expert}.weight");
+            shipment.code(&name, How::Mxfp4("U8", "U8"));
+        }
+        let up = format!("model.layers.0.up.{expert}.weight");
+        shipment.code(&up, How::Block("F32", [128, 128]));
+    }
+    let store = shipment.open(temp.path()).unwrap();
+    for (number, operand) in store.program().operands.iter().enumerate() {
+        let id = OperandId(number as u32);
+        if !["layers.0.gate", "layers.0.up", "layers.0.down"].contains(&operand.name.as_str()) {
+            continue;
+        }
+        assert_eq!(store.encodings(id), [Encoding::F32], "{}", operand.name);
+        for item in 0..operand.items() {
+            let expected = shipment.expected(operand, item).unwrap();
+            assert!(rows(&store, id, item, 0..operand.rows()) == bits(&expected));
+        }
     }
 }
 
@@ -127,7 +174,9 @@ fn extreme_scales_are_exact() {
     }
     let store = shipment.open(temp.path()).unwrap();
     let id = find(&store, "embedding");
-    assert_eq!(store.encodings(id), [Encoding::Bf16]);
+    assert_eq!(store.encodings(id), [Encoding::Mxfp4, Encoding::Bf16]);
+    let widened = rows_in(Encoding::Bf16, &store, id, 0, 0..253);
+    assert!(rows(&store, id, 0, 0..253) == widened);
     for (n, number) in rows(&store, id, 0, 0..253).into_iter().enumerate() {
         let code = (codes[n / 2] >> (4 * (n % 2))) & 15;
         let expected = e2m1(code) * e8m0((n / 96) as u8);
@@ -246,19 +295,29 @@ fn products_that_bf16_lacks_are_refused() {
     shipment.tensors.get_mut(VALUE).unwrap().bytes[..32].fill(0x7e);
     let store = shipment.open(temp.path()).unwrap();
     let value = find(&store, "layers.0.value");
-    let message = refusal(&store, value);
+    let message = refusal_in(Encoding::Bf16, &store, value);
     assert!(
         message.contains("row 1, column") && message.contains("too small"),
         "{message}"
     );
     let least = (448.0 * e8m0(0)) as f32;
-    assert_eq!(rows(&store, value, 0, 0..1)[..32], [least.to_bits(); 32]);
+    let first = rows_in(Encoding::Bf16, &store, value, 0, 0..1);
+    assert_eq!(first[..32], [least.to_bits(); 32]);
+    // Codes hold them.
+    let all = rows(&store, value, 0, 0..store.program().operand(value).rows());
+    assert_eq!(all[..32], [least.to_bits(); 32]);
 }
 
-/// What reading all items says.
+/// What reading all items says, the same in every encoding.
 fn refusal(store: &Store, id: OperandId) -> String {
+    let encodings = store.encodings(id).iter();
+    let messages: Vec<String> = encodings.map(|&e| refusal_in(e, store, id)).collect();
+    assert!(messages.iter().all(|m| *m == messages[0]), "{messages:?}");
+    messages[0].clone()
+}
+
+fn refusal_in(encoding: Encoding, store: &Store, id: OperandId) -> String {
     let operand = store.program().operand(id);
-    let encoding = store.encodings(id)[0];
     let bytes = encoding
         .matrix_bytes(operand.rows(), operand.cols())
         .unwrap();

@@ -109,6 +109,7 @@ fn choose(operand: &Operand, stored: &[Encoding], options: &Options) -> Result<C
         });
     };
     let target = Policy::uniform(want).encoding(operand.role).unwrap_or(want);
+    let target = target.given(stored);
     let usable = options.source != SourcePolicy::Transient || !target.is_compiled();
     if usable && stored.contains(&target) {
         return Ok(Choice {
@@ -394,7 +395,7 @@ fn load(store: &Store, job: &mut Job<'_>) -> Result<(), Error> {
     let stored_bytes = stored
         .matrix_bytes(rows, cols)
         .ok_or_else(|| too_large(operand))?;
-    if stored.is_compiled() && stored == resident {
+    if stored.is_tiled() && stored == resident {
         store.read(job.id, job.item, stored, &mut job.slot[..stored_bytes])?;
         return Ok(());
     }

@@ -164,7 +164,8 @@ impl Bench {
             return;
         }
         let (hidden, width) = (2048, 1024);
-        let bytes = packed_bytes(encoding, width, hidden).unwrap();
+        let bytes = packed_bytes(encoding, hidden, width).unwrap();
+        let bytes = bytes.max(packed_bytes(encoding, width, hidden).unwrap());
         let experts = big.len() / bytes / 3;
         let matrix = |index: usize, rows: usize, cols: usize| Matrix {
             encoding,
@@ -179,7 +180,11 @@ impl Bench {
         wide.quantise(&self.kernels, &x, tokens, hidden, hidden);
         let mut narrow = QuantisedRows::default();
         narrow.quantise(&self.kernels, &x, tokens, width, width);
-        let (wide, narrow) = (Input::Quantised(&wide), Input::Quantised(&narrow));
+        let plain = |stride: usize| Input::F32 { x: &x, stride };
+        let (wide, narrow) = match encoding.is_compiled() {
+            true => (Input::Quantised(&wide), Input::Quantised(&narrow)),
+            false => (plain(hidden), plain(width)),
+        };
         let rows = Rows::First(tokens);
         let mut inner = vec![0.0; experts * tokens * width];
         let inner = SharedRows::new(&mut inner, width, width);
@@ -500,7 +505,7 @@ fn main() {
         bench.hot(encoding, big);
         bench.matmul(encoding, big);
         for tokens in [1, 2, 3, 4, 8] {
-            if encoding.is_compiled() {
+            if encoding.is_tiled() {
                 bench.experts(encoding, tokens, big);
             }
         }

@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use crate::lanes::{Lanes, SQRT_HALF_BITS, unroll};
+use crate::scalar::E2M1;
 use crate::tile::{GROUP_SCALES, Machine, Tile, load, store};
 
 /// Sixteen f32 in two registers: lanes 0..8 and 8..16.
@@ -14,6 +15,21 @@ impl Ymm2 {
     unsafe fn bits(self) -> (__m256i, __m256i) {
         // SAFETY: the instruction set is the caller's promise.
         unsafe { (_mm256_castps_si256(self.0), _mm256_castps_si256(self.1)) }
+    }
+    /// The E4M3 codes in the high bytes of 16-bit elements, times 2^-8.
+    #[inline(always)]
+    unsafe fn of_e4m3(codes: __m256i) -> Self {
+        // SAFETY: the instruction set is the caller's promise.
+        unsafe {
+            // Sign, low four bits of the exponent and high three of the mantissa of an f16.
+            let mask = _mm256_set1_epi16(0xbf80_u16 as i16);
+            let halves = _mm256_and_si256(_mm256_srai_epi16::<1>(codes), mask);
+            let high = _mm256_extracti128_si256::<1>(halves);
+            Ymm2(
+                _mm256_cvtph_ps(_mm256_castsi256_si128(halves)),
+                _mm256_cvtph_ps(high),
+            )
+        }
     }
     #[inline(always)]
     unsafe fn of_bits(a: __m256i, b: __m256i) -> Self {
@@ -30,6 +46,7 @@ impl Ymm2 {
 )]
 impl Lanes for Ymm2 {
     const MANY: bool = false;
+    type Word = (__m256i, __m256i);
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         unsafe { Ymm2(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
@@ -64,6 +81,47 @@ impl Lanes for Ymm2 {
                 first,
                 Ymm2::of_bits(_mm256_and_si256(a, mask), _mm256_and_si256(b, mask)),
             )
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_word(p: *const u8) -> Self::Word {
+        unsafe {
+            let low = _mm256_loadu_si256(p.cast());
+            (low, _mm256_loadu_si256(p.add(32).cast()))
+        }
+    }
+    #[inline(always)]
+    unsafe fn e2m1<const J: usize>(word: Self::Word) -> Self {
+        unsafe { Ymm2(e2m1::<J>(word.0), e2m1::<J>(word.1)) }
+    }
+    #[inline(always)]
+    unsafe fn e4m3<const J: usize>(word: Self::Word) -> Self {
+        unsafe {
+            let codes = if J < 2 { word.0 } else { word.1 };
+            Ymm2::of_e4m3(match J % 2 {
+                0 => _mm256_slli_epi16::<8>(codes),
+                _ => codes,
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> Self {
+        unsafe {
+            let codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast()));
+            Ymm2::of_e4m3(_mm256_slli_epi16::<8>(codes))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_e8m0(p: *const u8) -> Self {
+        unsafe {
+            let bytes = _mm_loadu_si128(p.cast());
+            let (a, b) = (bytes, _mm_srli_si128::<8>(bytes));
+            let least = _mm256_set1_epi32(0x0040_0000);
+            let power = |bytes| {
+                let exponent = _mm256_slli_epi32::<23>(_mm256_cvtepu8_epi32(bytes));
+                _mm256_max_epu32(exponent, least)
+            };
+            Ymm2::of_bits(power(a), power(b))
         }
     }
     #[inline(always)]
@@ -172,6 +230,20 @@ impl Lanes for Ymm2 {
             let (first, second) = eights.split_at(8);
             Ymm2(sums8(first), sums8(second))
         }
+    }
+}
+
+/// The `J`th of eight E2M1 codes in each 32-bit lane: magnitudes from a table, and their sign.
+#[inline(always)]
+unsafe fn e2m1<const J: usize>(codes: __m256i) -> __m256 {
+    // SAFETY: the instruction set is the caller's promise.
+    unsafe {
+        // The table's index is the low three bits of a lane.
+        let code = _mm256_srlv_epi32(codes, _mm256_set1_epi32(4 * J as i32));
+        let magnitude = _mm256_permutevar8x32_ps(_mm256_loadu_ps(E2M1.as_ptr()), code);
+        let sign = _mm256_sllv_epi32(codes, _mm256_set1_epi32(28 - 4 * J as i32));
+        let sign = _mm256_and_si256(sign, _mm256_set1_epi32(i32::MIN));
+        _mm256_or_ps(magnitude, _mm256_castsi256_ps(sign))
     }
 }
 

@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use crate::lanes::{Lanes, SQRT_HALF_BITS, unroll};
 use crate::quantise::Record;
+use crate::scalar::E2M1;
 use crate::tile::{GROUP_SCALES, Machine, Tile, load, store};
 
 /// Sixteen f32 in one register.
@@ -27,6 +28,7 @@ impl Zmm {
 )]
 impl Lanes for Zmm {
     const MANY: bool = true;
+    type Word = __m512i;
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         unsafe { Zmm(_mm512_set1_ps(x)) }
@@ -53,6 +55,53 @@ impl Lanes for Zmm {
                 Zmm(_mm512_castsi512_ps(first)),
                 Zmm(_mm512_castsi512_ps(second)),
             )
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_word(p: *const u8) -> __m512i {
+        unsafe { _mm512_loadu_si512(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn e2m1<const J: usize>(word: __m512i) -> Self {
+        unsafe {
+            // The table's index is the low four bits of a lane.
+            let code = _mm512_srlv_epi32(word, _mm512_set1_epi32(4 * J as i32));
+            let table = _mm512_loadu_ps(E2M1.as_ptr());
+            Zmm(_mm512_permutexvar_ps(code, table))
+        }
+    }
+    #[inline(always)]
+    unsafe fn e4m3<const J: usize>(word: __m512i) -> Self {
+        unsafe {
+            let halves = as_f16(if J % 2 == 0 {
+                _mm512_slli_epi16::<8>(word)
+            } else {
+                word
+            });
+            let half = if J < 2 {
+                _mm512_castsi512_si256(halves)
+            } else {
+                _mm512_extracti64x4_epi64::<1>(halves)
+            };
+            Zmm(_mm512_cvtph_ps(half))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> Self {
+        unsafe {
+            let codes = _mm256_slli_epi16::<8>(_mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast())));
+            let mask = _mm256_set1_epi16(E4M3_IN_F16);
+            let halves = _mm256_and_si256(_mm256_srai_epi16::<1>(codes), mask);
+            Zmm(_mm512_cvtph_ps(halves))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_e8m0(p: *const u8) -> Self {
+        unsafe {
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+            let least = _mm512_set1_epi32(0x0040_0000);
+            let bits = _mm512_max_epu32(_mm512_slli_epi32::<23>(bytes), least);
+            Zmm(_mm512_castsi512_ps(bits))
         }
     }
     #[inline(always)]
@@ -166,6 +215,19 @@ impl Lanes for Zmm {
     #[inline(always)]
     unsafe fn store_part(self, p: *mut f32, n: usize) {
         unsafe { _mm512_mask_storeu_ps(p, part(n), self.0) }
+    }
+}
+
+/// Sign, low four bits of the exponent and high three of the mantissa of an f16.
+pub(crate) const E4M3_IN_F16: i16 = 0xbf80_u16 as i16;
+
+/// The E4M3 codes in the high bytes of 16-bit elements as f16, times 2^-8.
+#[inline(always)]
+unsafe fn as_f16(codes: __m512i) -> __m512i {
+    // SAFETY: the instruction set is the caller's promise.
+    unsafe {
+        let mask = _mm512_set1_epi16(E4M3_IN_F16);
+        _mm512_and_si512(_mm512_srai_epi16::<1>(codes), mask)
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) const SQRT_HALF_BITS: i32 = 0x3f35_04f3;
 pub(crate) trait Lanes: Copy {
     /// Whether there are registers for 16 accumulators and more; else for half as many at best.
     const MANY: bool;
+    /// Four bytes of codes of each of 16 rows, see [`lamella_program::encoding`].
+    type Word: Copy;
     unsafe fn splat(x: f32) -> Self;
     /// Reads 16 f32.
     unsafe fn load(p: *const f32) -> Self;
@@ -36,6 +38,16 @@ pub(crate) trait Lanes: Copy {
     unsafe fn load_f16(p: *const u8) -> Self;
     /// Reads 16 interleaved pairs of bfloat16: the first ones and the second ones, widened.
     unsafe fn load_bf16_pairs(p: *const u8) -> (Self, Self);
+    /// Reads 64 bytes.
+    unsafe fn load_word(p: *const u8) -> Self::Word;
+    /// The `J`th of eight E2M1 codes in a word.
+    unsafe fn e2m1<const J: usize>(word: Self::Word) -> Self;
+    /// The `J`th of four E4M3 codes in a word times 2^-8; there is no NaN among them.
+    unsafe fn e4m3<const J: usize>(word: Self::Word) -> Self;
+    /// Reads 16 E4M3 codes, times 2^-8.
+    unsafe fn load_e4m3(p: *const u8) -> Self;
+    /// Reads 16 E8M0 powers of two; there is no NaN among them.
+    unsafe fn load_e8m0(p: *const u8) -> Self;
     unsafe fn add(self, b: Self) -> Self;
     unsafe fn sub(self, b: Self) -> Self;
     unsafe fn mul(self, b: Self) -> Self;

@@ -1,7 +1,7 @@
 //! The arithmetic of Lamella, on slices.
 //!
 //! Everything obeys the *lane rule*: an output element is accumulated over k in increasing order
-//! (within a quantised group exactly, in integers), vectors run across output elements, and
+//! (within a quantised group exactly, in integers; within a group of codes by itself), vectors run across output elements, and
 //! whatever sums over positions or channels has an order fixed by their absolute index. So a
 //! result's bits do not depend on the batch, the number of threads or the instruction set; see
 //! [`Isa`]. Elementary functions are ours ([`exp`], [`tanh`] and their like) or the `libm`
@@ -18,6 +18,7 @@ mod attention;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod coded;
 mod convolution;
 mod delta;
 mod elementary;

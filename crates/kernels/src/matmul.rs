@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use lamella_program::Encoding;
 use lamella_program::block::GatedActivation;
-use lamella_program::encoding::{GROUP, TILE_ROWS, scale_plane_bytes};
+use lamella_program::encoding::{GROUP, TILE_ROWS};
 
 use crate::Kernels;
 use crate::gate::{ClampedSilu, Gate, Silu, Situ};
@@ -18,7 +18,7 @@ use crate::tile::{MAX_BLOCKS, MAX_TOKENS, Machine, MatrixUnit, Tile, TileShape, 
 /// The input rows of a product.
 #[derive(Clone, Copy)]
 pub enum Input<'a> {
-    /// f32 rows, for canonical encodings.
+    /// f32 rows, for all encodings that are not compiled.
     F32 {
         /// The rows.
         x: &'a [f32],
@@ -65,7 +65,7 @@ impl Kernels {
     /// `y[t] = W x[rows[t]]` for every `t`, restricted to the 16-row blocks `blocks` of the
     /// outputs, then `epilogue` into row `out_rows[t]` of `out`.
     ///
-    /// Canonical encodings take [`Input::F32`], compiled ones [`Input::Quantised`]. Rows of
+    /// Compiled encodings take [`Input::Quantised`], all others [`Input::F32`]. Rows of
     /// `out_rows` may repeat; they are taken in order.
     ///
     /// # Panics
@@ -369,15 +369,19 @@ impl Accumulators {
 }
 
 /// Columns (groups, for compiled encodings) of `blocks` row blocks that together take
-/// less than half of a first-level cache; even, for pairs of bf16.
+/// less than half of a first-level cache; even, for pairs of bf16, and whole groups of codes.
 #[inline(always)]
 fn part_of_k(encoding: Encoding, blocks: usize) -> usize {
-    let unit = match encoding {
-        Encoding::F32 => TILE_ROWS * 4,
-        Encoding::F16 | Encoding::Bf16 => TILE_ROWS * 2,
-        _ => TILE_ROWS * 2 + encoding.tile_code_bytes().unwrap_or(TILE_ROWS * GROUP),
+    let (unit, least) = match encoding {
+        Encoding::F32 => (TILE_ROWS * 4, 2),
+        Encoding::F16 | Encoding::Bf16 => (TILE_ROWS * 2, 2),
+        Encoding::Q8 | Encoding::Q4 => {
+            let codes = encoding.tile_code_bytes().unwrap_or(TILE_ROWS * GROUP);
+            (TILE_ROWS * 2 + codes, 2)
+        }
+        _ => (TILE_ROWS, encoding.group().unwrap_or(GROUP)),
     };
-    ((20 << 10) / (unit * blocks)).max(2) & !1
+    ((20 << 10) / (unit * blocks)).max(least) / least * least
 }
 
 /// # Safety
@@ -543,7 +547,7 @@ impl Job<'_> {
         let mut tile = Tile {
             weights: std::ptr::null(),
             block_bytes: stride,
-            plane_bytes: scale_plane_bytes(groups).unwrap_or(0),
+            plane_bytes: encoding.scale_bytes(cols).unwrap_or(0),
             start: 0,
             end: 0,
             prepared,

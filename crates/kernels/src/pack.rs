@@ -4,11 +4,12 @@
 //!
 //! * f32, f16: `[block][k][16]`;
 //! * bf16: `[block][k / 2][16][2]`, k padded to even with zeros;
-//! * q8, q4: as stored, see [`lamella_program::encoding`].
+//! * tiled encodings: as stored, see [`lamella_program::encoding`].
 
 use lamella_program::Encoding;
 use lamella_program::encoding::{GROUP, TILE_ROWS, scale_plane_bytes};
 
+use crate::coded::unpack_coded;
 use crate::scalar::f16_to_f32;
 use crate::tile::{GROUP_SCALES, q4_value, q8_value};
 
@@ -54,7 +55,7 @@ pub fn packed_bytes(encoding: Encoding, rows: usize, cols: usize) -> Option<usiz
         .checked_mul(block_bytes(encoding, cols)?)
 }
 
-/// Packs a stored matrix: canonical encodings from row-major, compiled ones are copied.
+/// Packs a stored matrix: row-major encodings become tiles, tiled ones are copied.
 ///
 /// # Panics
 /// If `stored` has not `encoding.matrix_bytes(rows, cols)` bytes or `out` has not
@@ -191,7 +192,7 @@ pub fn unpack_row(matrix: &Matrix<'_>, row: usize, out: &mut [f32]) {
         }
         Encoding::Q8 => unpack_groups(block, i, TILE_ROWS * GROUP, q8_value, out),
         Encoding::Q4 => unpack_groups(block, i, TILE_ROWS * GROUP / 2, q4_value, out),
-        other => panic!("{other} has no packed form"),
+        other => unpack_coded(other, block, i, out),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The portable implementation and the reference for all others: plain arrays, one lane at a
 //! time.
 
+use crate::coded::{E4M3_FACTOR, e4m3_place, e8m0_bits};
 use crate::lanes::{LANES, Lanes, SQRT_HALF_BITS};
 use crate::tile::{Machine, Tile, q4_tile_plain, q8_tile_plain};
 
@@ -31,8 +32,30 @@ pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     }
 }
 
+/// An E4M3 code's value times 2^-8, as the f16 whose exponent field is the code's.
+fn e4m3_scaled(code: u8) -> f32 {
+    let code = u16::from(code);
+    f16_to_f32((code & 0x80) << 8 | (code & 0x7f) << 7)
+}
+
+/// An E4M3 code's value; codes of NaN are 480 here.
+pub(crate) fn e4m3_to_f32(code: u8) -> f32 {
+    e4m3_scaled(code) * E4M3_FACTOR
+}
+
+/// The value of an E2M1 code (0 to 15).
+pub(crate) fn e2m1_to_f32(code: u8) -> f32 {
+    E2M1[usize::from(code)]
+}
+
+/// The values of E2M1 codes; bit 3 is the sign.
+pub(crate) static E2M1: [f32; 16] = [
+    0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
+];
+
 impl Lanes for Array {
     const MANY: bool = false;
+    type Word = [u8; 4 * LANES];
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         Array([x; LANES])
@@ -60,6 +83,32 @@ impl Lanes for Array {
         let first = pairs.map(|pair| f32::from_bits(pair << 16));
         let second = pairs.map(|pair| f32::from_bits(pair & 0xffff_0000));
         (Array(first), Array(second))
+    }
+    #[inline(always)]
+    unsafe fn load_word(p: *const u8) -> Self::Word {
+        // SAFETY: 64 readable bytes are the caller's promise.
+        unsafe { p.cast::<Self::Word>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn e2m1<const J: usize>(word: Self::Word) -> Self {
+        Array(std::array::from_fn(|i| {
+            e2m1_to_f32((word[4 * i + J / 2] >> (4 * (J % 2))) & 15)
+        }))
+    }
+    #[inline(always)]
+    unsafe fn e4m3<const J: usize>(word: Self::Word) -> Self {
+        Array(std::array::from_fn(|i| e4m3_scaled(word[e4m3_place(i, J)])))
+    }
+    #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> Self {
+        // SAFETY: 16 readable bytes are the caller's promise.
+        Array(unsafe { p.cast::<[u8; LANES]>().read_unaligned() }.map(e4m3_scaled))
+    }
+    #[inline(always)]
+    unsafe fn load_e8m0(p: *const u8) -> Self {
+        // SAFETY: 16 readable bytes are the caller's promise.
+        let bytes = unsafe { p.cast::<[u8; LANES]>().read_unaligned() };
+        Array(bytes.map(|byte| f32::from_bits(e8m0_bits(byte))))
     }
     #[inline(always)]
     unsafe fn add(self, b: Self) -> Self {

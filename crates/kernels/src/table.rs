@@ -1,5 +1,6 @@
 //! The compiled kernels of each instruction set, as tables of functions.
 
+use lamella_program::Encoding;
 use lamella_program::block::GatedActivation;
 
 use crate::attend_rows::{IndexQueries, KvRows, List, RowQuery, Scores};
@@ -15,7 +16,7 @@ use crate::vector::Map;
 /// The kernels of one instruction set. Every function needs that instruction set.
 pub(crate) struct Table {
     /// Tiles by encoding, most input rows first, then most blocks first.
-    pub tiles: [&'static [TileShape]; 5],
+    pub tiles: [&'static [TileShape]; Encoding::ALL.len()],
     pub unit: Option<&'static MatrixUnit>,
     pub matmul: unsafe fn(&Job<'_>),
     pub quantise_row: unsafe fn(&[f32], &mut [Record]),
@@ -44,10 +45,11 @@ pub(crate) struct Table {
 macro_rules! compile {
     (
         $(#[$attribute:meta])* mod $name:ident for $machine:ty,
-        floats $floats:tt, integers $integers:tt
+        floats $floats:tt, codes $codes:tt, integers $integers:tt
     ) => {
         pub(crate) mod $name {
             use super::*;
+            use crate::coded::{Fp8, Mxfp4, Mxfp8, Nvfp4};
             use crate::tile::{Bf16, F16, F32, Format, Q4, Q8};
             use crate::{attend_rows, attention, convolution, delta, gate};
             use crate::{matmul, norm, quantise, rope, vector};
@@ -104,6 +106,10 @@ macro_rules! compile {
                     &compile!(@tiles F32, $floats),
                     &compile!(@tiles F16, $floats),
                     &compile!(@tiles Bf16, $floats),
+                    &compile!(@tiles Fp8, $codes),
+                    &compile!(@tiles Mxfp8, $codes),
+                    &compile!(@tiles Mxfp4, $codes),
+                    &compile!(@tiles Nvfp4, $codes),
                     INTEGERS[0],
                     INTEGERS[1],
                 ],
@@ -184,6 +190,7 @@ pub(crate) static AMX: Table = Table {
 compile!(
     mod scalar for crate::scalar::Scalar,
     floats [(4, 1), (1, 1)],
+    codes [(4, 1), (1, 1)],
     integers [(4, 1), (1, 1)]
 );
 
@@ -192,6 +199,7 @@ compile!(
     #[target_feature(enable = "avx2,fma,f16c")]
     mod avx2 for crate::avx2::Avx2,
     floats [(4, 1), (2, 2), (2, 1), (1, 4), (1, 2), (1, 1)],
+    codes [(4, 1), (2, 1), (1, 2), (1, 1)],
     integers [(4, 1), (2, 1), (1, 1)]
 );
 
@@ -201,6 +209,10 @@ compile!(
     mod avx512 for crate::avx512::Avx512,
     floats [
         (8, 3), (8, 2), (8, 1), (4, 4), (4, 2), (4, 1),
+        (2, 4), (2, 2), (2, 1), (1, 4), (1, 2), (1, 1)
+    ],
+    codes [
+        (8, 2), (8, 1), (4, 4), (4, 2), (4, 1),
         (2, 4), (2, 2), (2, 1), (1, 4), (1, 2), (1, 1)
     ],
     integers [(8, 1), (7, 1), (6, 1), (5, 1), (4, 1), (3, 1), (2, 1), (1, 1)]

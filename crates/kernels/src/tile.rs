@@ -23,7 +23,7 @@ pub(crate) struct Tile {
     pub weights: *const u8,
     /// Distance of row blocks.
     pub block_bytes: usize,
-    /// Bytes between the start of a compiled row block and its codes.
+    /// Bytes between the start of a tiled row block and its codes.
     pub plane_bytes: usize,
     /// The part of the inputs to accumulate: columns, or groups of a compiled encoding.
     pub start: usize,

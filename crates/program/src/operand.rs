@@ -74,7 +74,8 @@ pub struct Slice {
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Coding {
     /// FP8 E4M3, `code * scale` with one scale (f32, bf16 or E8M0) for each `block` of
-    /// `[rows, columns]`, the last ones cropped. The tensor is a matrix.
+    /// `[rows, columns]`, the last ones cropped. The tensor is a matrix. In blocks of `[1, 32]`
+    /// (MXFP8) U8 is E8M0 too.
     BlockFp8 {
         /// Tensor of the scales, `[ceil(rows / block), ceil(columns / block)]`.
         scale: String,

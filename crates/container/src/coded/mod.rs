@@ -1,7 +1,10 @@
-//! Tensors whose elements are not the numbers themselves, decoded while they are read.
+//! Tensors whose elements are not the numbers themselves.
 //!
-//! Codes with scales ([`Coding`]), tables of integers, and plain tensors of an operand that has
-//! both become rows of one row-major encoding:
+//! Codes with scales ([`Coding`]) of large operands are laid out in tiles as they are (`tiles`).
+//! Where an encoding of codes does not hold them (slices in different codings, scales for other
+//! stretches than it has), and for small operands, they are decoded while they are read. So are
+//! tables of integers, and plain tensors of an operand that has both. They become rows of one
+//! row-major encoding:
 //!
 //! * bf16 for FP4 and FP8 codes with E8M0 scales. A code has at most four significant bits and the
 //!   scale is a power of two, so the product is a bf16 exactly. The one exception are FP8 products
@@ -15,6 +18,7 @@
 
 mod fault;
 mod scales;
+mod tiles;
 
 use crate::checkpoint::{Checkpoint, Location};
 use crate::error::Error;
@@ -24,6 +28,7 @@ pub(crate) use fault::{Fault, Problem};
 use lamella_program::operand::Coding;
 use lamella_program::{Encoding, Role, Slice, TensorInfo};
 use scales::{Grid, Rows, Scale, grids};
+pub(crate) use tiles::Tiles;
 
 /// Bytes of codes decoded at a time.
 const WINDOW: usize = 1 << 18;
@@ -133,7 +138,7 @@ impl Decoder {
         let Some(row) = self.to.element_bytes().map(|b| b * cols) else {
             return Ok(());
         };
-        let per_window = (WINDOW / piece.row).max(1);
+        let per_window = row_window(piece);
         let mut window = Window::default();
         for (n, out) in out.chunks_mut(per_window * row).enumerate() {
             let at = first + n * per_window;
@@ -248,6 +253,11 @@ impl Decoder {
             problem,
         }
     }
+}
+
+/// Rows of a piece that are decoded together.
+fn row_window(piece: &Piece) -> usize {
+    (WINDOW / piece.row).max(1)
 }
 
 /// One number of a tensor that has no scales; NaN for an integer that f32 does not hold.

@@ -196,6 +196,15 @@ impl Rows {
         Ok(())
     }
 
+    /// The scales of row `n` of the window, as they are stored.
+    pub(super) fn raw_row(&self, n: usize) -> &[u8] {
+        let each = self.raw.len() / self.values.len().max(1);
+        match self.taken.get(n) {
+            Some(taken) => &self.raw[taken * self.cols * each..][..self.cols * each],
+            None => &[],
+        }
+    }
+
     /// The scales of row `n` of the window; none where there is no grid.
     pub(super) fn row(&self, n: usize) -> &[f32] {
         match self.taken.get(n) {

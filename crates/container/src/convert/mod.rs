@@ -76,6 +76,14 @@ pub enum ConvertError {
         /// What was asked for.
         wanted: Encoding,
     },
+    /// Codes with scales are only taken from checkpoints that ship them.
+    #[error("operand {operand}: the source stores no {wanted}, and nothing is converted to it")]
+    OnlyShipped {
+        /// The operand.
+        operand: String,
+        /// What was asked for.
+        wanted: Encoding,
+    },
     /// Something in the program is too long for the format.
     #[error("operand {0}: its name or size is beyond what a container can record")]
     Unrecordable(String),
@@ -111,8 +119,9 @@ pub struct ConvertOptions {
 }
 
 impl ConvertOptions {
-    /// Everything large as `want`. With a compiled encoding, embedding and head are kept as q8:
-    /// they are a small part of the bytes and errors there touch every token.
+    /// Everything large as `want`; what is shipped in MXFP4 stays so where that is q4. With a
+    /// compiled encoding, embedding and head are kept as q8: they are a small part of the bytes
+    /// and errors there touch every token.
     #[must_use]
     pub fn new(want: Keep) -> ConvertOptions {
         let ends = match want {

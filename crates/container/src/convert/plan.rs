@@ -7,6 +7,8 @@ use crate::expert::{ExpertBank, expert_layout};
 use crate::quantise::RECIPE;
 use crate::store::Store;
 use crate::table::{PackFile, Part, RECORD_ALIGN, RecordEntry, Table, TableOperand};
+use lamella_program::closure::draft_operands;
+use lamella_program::encoding::Policy;
 use lamella_program::{Encoding, OperandId, Role};
 use std::collections::HashSet;
 
@@ -53,6 +55,7 @@ impl Plan {
             .iter()
             .flat_map(ExpertBank::operands)
             .collect();
+        let draft = draft_operands(program);
         let mut plan = Plan::default();
         plan.files.push(PackFile {
             name: "resident.pack".to_owned(),
@@ -67,7 +70,7 @@ impl Plan {
             if banked.contains(&id) {
                 continue;
             }
-            for choice in choices(store, options, id)? {
+            for choice in choices(store, options, id, draft.contains(&id))? {
                 for item in 0..operand.items() {
                     let part = plan_part(store, id, item, choice, 0)?;
                     plan.push(part.length, vec![part])?;
@@ -75,7 +78,8 @@ impl Plan {
             }
         }
         for bank in store.banks() {
-            plan.bank(store, options, bank)?;
+            let draft = draft.contains(&bank.gate);
+            plan.bank(store, options, bank, draft)?;
         }
         Ok(plan)
     }
@@ -85,9 +89,10 @@ impl Plan {
         store: &Store,
         options: &ConvertOptions,
         bank: &ExpertBank,
+        draft: bool,
     ) -> Result<(), Error> {
         let program = store.program();
-        for (encoding, _) in choices(store, options, bank.gate)? {
+        for (encoding, _) in choices(store, options, bank.gate, draft)? {
             let name = format!("experts-{:04}-{encoding}.pack", bank.layer);
             self.files.push(PackFile { name, length: 0 });
             let Some(layout) = expert_layout(program, bank, encoding) else {
@@ -244,8 +249,14 @@ fn plan_part(
     }
 }
 
-/// Encodings to store an operand in, each once, in order, with what to make them from.
-fn choices(store: &Store, options: &ConvertOptions, id: OperandId) -> Result<Vec<Choice>, Error> {
+/// Encodings to store an operand in, each once, in order, with what to make them from. `draft`:
+/// whether only the draft heads use it.
+fn choices(
+    store: &Store,
+    options: &ConvertOptions,
+    id: OperandId,
+    draft: bool,
+) -> Result<Vec<Choice>, Error> {
     let role = store.program().operand(id).role;
     let keep = match role {
         Role::Embedding => &options.embedding,
@@ -260,12 +271,13 @@ fn choices(store: &Store, options: &ConvertOptions, id: OperandId) -> Result<Vec
     } else {
         keep
     };
-    let canonical = canonical(store, id)?;
+    let (canonical, stored) = (canonical(store, id)?, store.encodings(id));
     let mut encodings: Vec<Encoding> = keep
         .iter()
         .map(|k| match k {
             Keep::Canonical => canonical,
-            Keep::As(encoding) => *encoding,
+            Keep::As(encoding) if draft => Policy::draft(encoding.given(stored)).linear,
+            Keep::As(encoding) => encoding.given(stored),
         })
         .collect();
     encodings.sort_unstable();
@@ -290,8 +302,13 @@ fn source_of(store: &Store, id: OperandId, wanted: Encoding) -> Result<Encoding,
         return Ok(wanted);
     }
     let stored = canonical(store, id)?;
+    let operand = || store.program().operand(id).name.clone();
+    if wanted.is_coded() {
+        let operand = operand();
+        return Err(ConvertError::OnlyShipped { operand, wanted }.into());
+    }
     if stored.is_compiled() {
-        let operand = store.program().operand(id).name.clone();
+        let operand = operand();
         return Err(ConvertError::NoCanonical {
             operand,
             stored,

@@ -57,10 +57,9 @@ impl<'a> Producer<'a> {
         let mut place = place;
         for first in (0..rows).step_by(step) {
             let count = step.min(rows - first);
-            self.chunk(part, operand, first, count)?;
+            zero &= self.chunk(part, operand, first, count)?;
             from.update(&self.raw);
             to.update(&self.encoded);
-            zero = zero && self.weights.iter().all(|&w| w == 0.0);
             pack.write(self.disk, &self.encoded, place)?;
             place += self.encoded.len() as u64;
         }
@@ -71,14 +70,15 @@ impl<'a> Producer<'a> {
         })
     }
 
-    /// Reads, decodes and encodes some rows.
+    /// Reads, decodes and encodes some rows; codes that stay as they are, are copied. Whether all
+    /// weights are zero.
     fn chunk(
         &mut self,
         part: &PlannedPart,
         operand: &Operand,
         first: usize,
         count: usize,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let cols = operand.cols();
         let bytes = |encoding: lamella_program::Encoding| {
             // The whole matrix has been sized without overflow.
@@ -90,6 +90,10 @@ impl<'a> Producer<'a> {
         let rows = first..first + count;
         self.store
             .read_rows(part.operand, part.item, part.source, rows, &mut self.raw)?;
+        if part.source.is_coded() && part.source == part.encoding {
+            self.encoded.clone_from(&self.raw);
+            return Ok(codec::codes_are_zero(part.source, cols, &self.raw));
+        }
         codec::decode(part.source, count, cols, &self.raw, &mut self.weights)
             .and_then(|()| {
                 codec::encode(part.encoding, count, cols, &self.weights, &mut self.encoded)
@@ -99,7 +103,8 @@ impl<'a> Producer<'a> {
                 item: part.item,
                 origin: self.store.origin_of(part.operand, part.item),
                 cause: cause.below(first),
-            })
+            })?;
+        Ok(self.weights.iter().all(|&w| w == 0.0))
     }
 
     /// Compiled bytes are copied; the read checks their digest.

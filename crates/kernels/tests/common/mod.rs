@@ -85,6 +85,11 @@ pub(crate) fn stored(encoding: Encoding, rows: usize, cols: usize, random: &mut 
             let mut bf16 = || (random.float().to_bits() >> 16) as u16;
             (0..rows * cols).for_each(|_| bytes.extend(bf16().to_le_bytes()));
         }
+        Encoding::Fp8 | Encoding::Mxfp8 | Encoding::Mxfp4 | Encoding::Nvfp4 => {
+            for _ in 0..rows.div_ceil(16) {
+                coded_block(encoding, cols, random, &mut bytes);
+            }
+        }
         _ => {
             let groups = cols.div_ceil(32);
             let plane = (groups * 32).next_multiple_of(64);
@@ -101,4 +106,42 @@ pub(crate) fn stored(encoding: Encoding, rows: usize, cols: usize, random: &mut 
     }
     assert_eq!(Some(bytes.len()), encoding.matrix_bytes(rows, cols));
     bytes
+}
+
+/// A row block of random codes (none of them NaN) and scales, the padding included.
+fn coded_block(encoding: Encoding, cols: usize, random: &mut Random, bytes: &mut Vec<u8>) {
+    let groups = cols.div_ceil(encoding.group().unwrap());
+    let (start, block) = (bytes.len(), encoding.row_block_bytes(cols).unwrap());
+    let floats = match encoding {
+        Encoding::Fp8 => groups * 16,
+        Encoding::Nvfp4 => 16,
+        _ => 0,
+    };
+    (0..floats).for_each(|_| bytes.extend((random.float() * 0.01).to_le_bytes()));
+    for _ in 0..groups * 16 {
+        match encoding {
+            Encoding::Fp8 => {}
+            Encoding::Nvfp4 => bytes.push(e4m3(random)),
+            // Now and then the least power, a subnormal.
+            _ if random.below(50) == 0 => bytes.push(0),
+            _ => bytes.push(117 + random.below(8) as u8),
+        }
+    }
+    bytes.resize(start + encoding.scale_bytes(cols).unwrap(), 0);
+    while bytes.len() < start + block {
+        bytes.push(match encoding.word_inputs() {
+            Some(4) => e4m3(random),
+            _ => random.bits() as u8,
+        });
+    }
+}
+
+/// Any E4M3 code but NaN.
+fn e4m3(random: &mut Random) -> u8 {
+    let code = random.bits() as u8;
+    if code & 0x7f == 0x7f {
+        code & 0x80
+    } else {
+        code
+    }
 }

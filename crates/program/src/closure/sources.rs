@@ -29,6 +29,9 @@ const COUNTS_CODES: &[&str] = &["F4", "F4_E2M1"];
 /// Element types of integer tables.
 const INTEGERS: &[&str] = &["I64", "I32"];
 
+/// Blocks of the MX formats, whose scales are also stored as bytes.
+const MX_BLOCK: [usize; 2] = [1, 32];
+
 /// Compares every operand with its tensors, and every tensor with what uses it.
 pub(super) fn check(program: &Program, tensors: &[TensorInfo], defects: &mut Vec<Defect>) {
     let mut sources = Sources {
@@ -125,7 +128,9 @@ impl<'p, 't> Sources<'p, 't, '_> {
             Coding::BlockFp8 { scale, block } => {
                 let dims = slice.tensor_shape.iter().zip(block);
                 let blocks = dims.map(|(&n, &b)| n.div_ceil(b.max(1))).collect();
-                self.scale(operand, scale, &["F32", "BF16", "F8_E8M0"], &[blocks])
+                let types = ["F32", "BF16", "F8_E8M0", "U8"];
+                let known = if *block == MX_BLOCK { 4 } else { 3 };
+                self.scale(operand, scale, &types[..known], &[blocks])
             }
             Coding::TensorFp8 { scale } => self.scale(operand, scale, &["F32", "BF16"], &one),
             Coding::Mxfp4 { scale } => {

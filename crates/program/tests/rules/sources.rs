@@ -86,6 +86,12 @@ fn every_coding_has_its_types_and_shapes() {
         let case = coded(&SHAPE, blocks(), "F8_E4M3", &[("scale", dtype, &[2, 2])]);
         assert_eq!(defects(&case), []);
     }
+    for dtype in ["F32", "F8_E8M0", "U8"] {
+        let (scale, block) = ("scale".to_owned(), [1, 32]);
+        let mxfp8 = Coding::BlockFp8 { scale, block };
+        let case = coded(&SHAPE, mxfp8, "F8_E4M3", &[("scale", dtype, &[40, 2])]);
+        assert_eq!(defects(&case), []);
+    }
     let whole = || Coding::TensorFp8 {
         scale: "scale".to_owned(),
     };

@@ -42,13 +42,10 @@ fn resident_encoding(model: &Model, id: OperandId, want: Option<Encoding>) -> En
     if model.report().backend == BackendKind::Reference || !role.may_quantise() {
         return Encoding::F32;
     }
-    let first = model
-        .store()
-        .encodings(id)
-        .first()
-        .copied()
-        .unwrap_or(Encoding::F32);
+    let stored = model.store().encodings(id);
+    let first = stored.first().copied().unwrap_or(Encoding::F32);
     want.map_or(first, |want| {
-        Policy::uniform(want).encoding(role).unwrap_or(first)
+        let wanted = Policy::uniform(want).encoding(role);
+        wanted.map_or(first, |wanted| wanted.given(stored))
     })
 }
