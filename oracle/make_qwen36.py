@@ -157,9 +157,10 @@ class Mtp(torch.nn.Module):
         return y @ head.T, y
 
 
-def build(name):
-    sp = SPECS[name]
-    out = OUT / name
+def build(name, sp=None, out=None, quick=False):
+    """One checkpoint; quick leaves out what only people look at (traces, sensitivities)."""
+    sp = sp or SPECS[name]
+    out = Path(out or OUT / name)
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     g = gen(sp["seed"])
@@ -172,8 +173,8 @@ def build(name):
         model = (Qwen3_5MoeForConditionalGeneration(Qwen3_5MoeConfig(text_config=tc, vision_config=dict(VC, out_hidden_size=tc["hidden_size"]),
                  tie_word_embeddings=tc["tie_word_embeddings"])) if sp["wrap"] else Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**tc)))
     else:
-        model = Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=tc, vision_config=dict(VC, out_hidden_size=tc["hidden_size"]),
-                                                tie_word_embeddings=tc["tie_word_embeddings"]))
+        model = (Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=tc, vision_config=dict(VC, out_hidden_size=tc["hidden_size"]),
+                 tie_word_embeddings=tc["tie_word_embeddings"])) if sp["wrap"] else Qwen3_5ForCausalLM(Qwen3_5TextConfig(**tc)))
     model = model.float().eval()
     fill(model, g)
     tcfg = model.config.get_text_config()
@@ -218,12 +219,12 @@ def build(name):
             return self.data.dim()
 
     for n, p in state.items():
-        if n.endswith("mlp.experts.gate_up_proj") and sp["experts"] == "split":
+        if n.endswith("mlp.experts.gate_up_proj") and sp.get("experts") == "split":
             b, I = n[: -len("gate_up_proj")], p.shape[1] // 2
             for e in range(p.shape[0]):
                 put(f"{b}{e}.gate_proj.weight", Sl(p.data[e, :I]))
                 put(f"{b}{e}.up_proj.weight", Sl(p.data[e, I:]))
-        elif n.endswith("mlp.experts.down_proj") and sp["experts"] == "split":
+        elif n.endswith("mlp.experts.down_proj") and sp.get("experts") == "split":
             b = n[: -len("down_proj")]
             for e in range(p.shape[0]):
                 put(f"{b}{e}.down_proj.weight", Sl(p.data[e]))
@@ -234,8 +235,9 @@ def build(name):
     def clean(d):
         return {k: v for k, v in d.items()}
     text = clean(tc)
-    iv = tc["layer_types"].index("full_attention") + 1
-    text.update(full_attention_interval=iv, dtype="bfloat16", initializer_range=0.02)
+    if "full_attention" in tc["layer_types"]:
+        text.update(full_attention_interval=tc["layer_types"].index("full_attention") + 1)
+    text.update(dtype="bfloat16", initializer_range=0.02)
     if kind != "next":
         text.update(attn_output_gate=True, mamba_ssm_dtype="float32", mtp_num_hidden_layers=1 if sp["mtp"] else 0,
                     mtp_use_dedicated_embeddings=False,
@@ -250,7 +252,8 @@ def build(name):
                   vision_config=dict(VC, out_hidden_size=tc["hidden_size"], model_type=base, in_channels=3, spatial_merge_size=2,
                                      temporal_patch_size=2, hidden_act="gelu_pytorch_tanh", deepstack_visual_indexes=[]))
     else:
-        cj = dict(text, architectures=["Qwen3NextForCausalLM" if kind == "next" else "Qwen3_5MoeForCausalLM"])
+        cj = dict(text, architectures=[{"next": "Qwen3NextForCausalLM", "moe": "Qwen3_5MoeForCausalLM",
+                                        "dense": "Qwen3_5ForCausalLM"}[kind]])
         if kind == "next":
             cj["model_type"] = "qwen3_next"
     if fp8:
@@ -300,7 +303,7 @@ def build(name):
         ml, mh = mtp(txt.model.embed_tokens(torch.tensor([ids[1:]])), h[:, :-1], txt.model.rotary_emb, head)
         out_mtp = {"mtp_logits": ml[0].contiguous()}
     ref_load = None
-    kw = fp8_loader_kwargs() if fp8 else {}
+    kw = None if quick else fp8_loader_kwargs() if fp8 else {}
     if kw is not None:
         m2 = AutoModelForCausalLM.from_pretrained(str(out), dtype=torch.float32, attn_implementation="eager", **kw).float()
         eager(m2)
@@ -314,8 +317,8 @@ def build(name):
     if kind != "dense":
         for i, t in enumerate(tf.router_logits):
             trace[f"router_logits.{i}"] = t.reshape(-1, t.shape[-1]).float().contiguous()
-    o = txt(input_ids=torch.tensor([prompt]), use_cache=True)
-    for i, lt in enumerate(tc["layer_types"]):
+    o = None if quick else txt(input_ids=torch.tensor([prompt]), use_cache=True)
+    for i, lt in enumerate([] if quick else tc["layer_types"]):
         L = o.cache.layers[i]
         if lt == "linear_attention":
             K = tc["linear_conv_kernel_dim"]
@@ -334,9 +337,10 @@ def build(name):
     assert l64.dtype == torch.float64
     save_file({"logits": l64.contiguous()}, str(out / "ref64.safetensors"))
     save_file({"logits": lg.contiguous(), "incremental_logits": inc.contiguous(), **out_mtp}, str(out / "ref.safetensors"))
-    save_file(trace, str(out / "trace.safetensors"))
+    if not quick:
+        save_file(trace, str(out / "trace.safetensors"))
     mg = margins(lg)
-    sens = sensitivity(txt, ids)
+    sens = {} if quick else sensitivity(txt, ids)
     worst = sorted(sens.items(), key=lambda kv: kv[1])[:6]
     ref = dict(schema=1, name=name, reference=f"transformers {transformers.__version__} {type(txt).__name__}, eager attention and experts, float32, CPU, 1 thread",
                seed=sp["seed"], prompt_ids=prompt, generated_ids=full[len(prompt):], full_ids=full,

@@ -24,13 +24,23 @@ class ST:
         return x.reshape(v["shape"])
 
 
+class Shards:
+    """All files of a checkpoint as one table."""
+    def __init__(self, d):
+        index = d + "/model.safetensors.index.json"
+        names = sorted(set(json.load(open(index))["weight_map"].values())) if os.path.exists(index) else ["model.safetensors"]
+        self.of = {k: f for f in (ST(f"{d}/{n}") for n in names) for k in f.h}; self.h = self.of
+
+    def __call__(self, k): return self.of[k](k)
+
+
 def sig(x): return 1.0 / (1.0 + np.exp(-x))
 def rms(x, w, eps): return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * w
 
 
 class K3:
     def __init__(self, d):
-        self.t = ST(d + "/model.safetensors"); c = json.load(open(d + "/config.json")); self.c = c.get("text_config", c)
+        self.t = Shards(d); c = json.load(open(d + "/config.json")); self.c = c.get("text_config", c)
         self.P = "language_model." if any(k.startswith("language_model.") for k in self.t.h) else ""
         la = self.c["linear_attn_config"]; self.is_kda = {x - 1 for x in la["kda_layers"]}; self.cache = {}
 
@@ -93,7 +103,8 @@ class K3:
             qa = np.concatenate([q[:, h, :dn] @ kvb[h, :dn], q[:, h, dn:]], 1)                                # absorbed query
             s = np.where(mask, -np.inf, qa @ M.T / np.sqrt(dn + dr)); s = np.exp(s - s.max(1, keepdims=True)); s /= s.sum(1, keepdims=True)
             out[:, h] = (s @ M[:, :r]) @ kvb[h, dn:].T
-        o = out.reshape(T, A * dv) * sig(x @ self.w(a + "g_proj.weight").T)
+        o = out.reshape(T, A * dv)
+        if c["mla_use_output_gate"]: o = o * sig(x @ self.w(a + "g_proj.weight").T)
         return o @ self.w(a + "o_proj.weight").T
 
     def ffn(self, x, g, u, d): return self.situ(x @ self.w(g).T, x @ self.w(u).T) @ self.w(d).T
@@ -103,7 +114,9 @@ class K3:
         z = x @ self.w(m + "routed_expert_down_proj.weight").T; y = np.zeros_like(z)
         for t in range(len(x)):
             sel = np.argsort(-ch[t], kind="stable")[:c["num_experts_per_token"]]
-            g = s[t, sel]; g = g / (g.sum() + 1e-20) * c["routed_scaling_factor"]
+            g = s[t, sel]
+            if c["moe_renormalize"] and len(sel) > 1: g = g / (g.sum() + 1e-20)
+            g = g * c["routed_scaling_factor"]
             for e, ge in zip(sel, g): y[t] += ge * self.ffn(z[t], *(f"{m}experts.{e}.{n}.weight" for n in ("w1", "w3", "w2")))
         if c["latent_moe_use_norm"]: y = rms(y, self.w(m + "routed_expert_norm.weight"), c["rms_norm_eps"])
         return y @ self.w(m + "routed_expert_up_proj.weight").T + self.ffn(x, *(f"{m}shared_experts.{n}.weight" for n in ("gate_proj", "up_proj", "down_proj")))
