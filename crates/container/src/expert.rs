@@ -8,7 +8,7 @@ use std::ops::Range;
 /// The three stacked operands of one layer's routed experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertBank {
-    /// Layer it belongs to.
+    /// Layer it belongs to, numbered as in [`Program::every_layer`].
     pub layer: usize,
     /// `[experts, width, in]`.
     pub gate: OperandId,
@@ -41,7 +41,7 @@ pub struct ExpertLayout {
     pub down: Range<usize>,
 }
 
-/// The expert banks of a program, in layer order.
+/// The expert banks of a program and its draft, in layer order.
 #[must_use]
 pub fn expert_banks(program: &Program) -> Vec<ExpertBank> {
     let bank = |(layer, l): (usize, &lamella_program::block::Layer)| match &l.ffn.body {
@@ -54,7 +54,7 @@ pub fn expert_banks(program: &Program) -> Vec<ExpertBank> {
         }),
         _ => None,
     };
-    program.layers.iter().enumerate().filter_map(bank).collect()
+    program.every_layer().enumerate().filter_map(bank).collect()
 }
 
 /// How an expert of `bank` lies in memory and in a container: gate, up, down, each at a multiple

@@ -1,5 +1,5 @@
 //! What several families share: tensors in codes, gated units, experts in both published layouts,
-//! rotary keys, draft heads that are recognised and not executed.
+//! rotary keys, what draft heads may repeat.
 
 use crate::config::{ConfigReader, MAX_WIDTH, Rejected};
 use crate::operands::Operands;
@@ -364,18 +364,27 @@ pub(crate) fn choices(
     Ok(words.iter().map(|&word| word == yes).collect())
 }
 
-/// The tensors of a draft head and of their scales: those that `belongs` accepts, by full name.
-/// `None` where the checkpoint has none.
-pub(crate) fn draft_head(
+/// How many of the `announced` draft heads are lowered: all of them where the checkpoint has any
+/// tensor that `belongs` to one, so that one that is missing is named; none where it ships none.
+pub(crate) fn draft_depths(
+    sources: &Sources<'_>,
+    announced: usize,
+    belongs: impl Fn(&str) -> bool,
+) -> usize {
+    match sources.names(belongs).is_empty() {
+        true => 0,
+        false => announced,
+    }
+}
+
+/// Copies of the embedding and the head that some exports give a draft head.
+pub(crate) fn copies(
     sources: &Sources<'_>,
     belongs: impl Fn(&str) -> bool,
 ) -> Option<UnusedComponent> {
-    let tensors = sources.names(|name| match name.strip_suffix(BLOCK_SCALES) {
-        Some(codes) => sources.dtype(codes) == Some(FP8) && belongs(codes),
-        None => belongs(name),
-    });
-    let name = "draft head (multi-token prediction)";
-    component(name, "not executed yet", tensors)
+    let name = "copies of embedding and head in the draft heads";
+    let reason = "those of the model are the same";
+    component(name, reason, sources.names(belongs))
 }
 
 /// A part of the checkpoint that is not executed; `None` where it has no tensors.
@@ -385,17 +394,6 @@ pub(crate) fn component(name: &str, reason: &str, tensors: Vec<String>) -> Optio
         reason: reason.to_owned(),
         tensors,
     })
-}
-
-/// Whether `end` names a tensor of a gated unit: `up_proj.weight`.
-pub(crate) fn is_unit(end: &str) -> bool {
-    UNIT.contains(&end)
-}
-
-/// Whether `end` names a tensor of one of `experts` experts: `7.up_proj.weight`, `gate_up_proj`.
-pub(crate) fn is_expert(end: &str, experts: usize) -> bool {
-    STACKED.contains(&end)
-        || numbered(end, "").is_some_and(|(index, rest)| index < experts && is_unit(rest))
 }
 
 /// The number after `prefix` and what follows its dot: `layers.3.norm` behind `layers.` is

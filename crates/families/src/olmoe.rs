@@ -175,7 +175,8 @@ impl Lowering<'_> {
             vocabulary: c.vocabulary,
             context: c.context,
         };
-        plain::program("olmoe", dims, ends, layers, self.table.operands, Vec::new())
+        let operands = self.table.operands;
+        plain::program("olmoe", dims, ends, layers, None, operands, Vec::new())
     }
 
     fn layer(&mut self, index: usize) -> Layer {

@@ -3,6 +3,7 @@
 use crate::operands::Operands;
 use lamella_program::OperandId;
 use lamella_program::block::{Layer, RmsNorm};
+use lamella_program::draft::Draft;
 use lamella_program::program::{
     Boundary, Dims, Entry, Exit, PROGRAM_VERSION, Program, UnusedComponent,
 };
@@ -15,12 +16,25 @@ pub(crate) struct Ends {
     pub(crate) head: OperandId,
 }
 
+/// The way out of a single stream.
+pub(crate) fn exit(norm: RmsNorm, head: OperandId, vocabulary: usize) -> Exit {
+    Exit {
+        reduction: None,
+        norm: Some(norm),
+        head,
+        logits: vocabulary,
+        scale: None,
+        soft_cap: None,
+    }
+}
+
 /// The program of `layers` around a stream of the model's width.
 pub(crate) fn program(
     family: &str,
     dims: Dims,
     ends: Ends,
     layers: Vec<Layer>,
+    draft: Option<Draft>,
     operands: Operands,
     unused: Vec<UnusedComponent>,
 ) -> Program {
@@ -39,14 +53,8 @@ pub(crate) fn program(
             per_layer_embeddings: Vec::new(),
         },
         layers,
-        exit: Exit {
-            reduction: None,
-            norm: Some(ends.norm),
-            head: ends.head,
-            logits: dims.vocabulary,
-            scale: None,
-            soft_cap: None,
-        },
+        exit: exit(ends.norm, ends.head, dims.vocabulary),
+        draft,
         dims,
         operands: operands.finish(),
         unused,

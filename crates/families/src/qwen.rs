@@ -1,7 +1,7 @@
 //! What the families of the Qwen line share: gated attention, the gated delta net, experts beside a
 //! gated shared one, and the names of the vision tower.
 
-use crate::common::{Builder, component, is_expert, is_unit, numbered};
+use crate::common::{Builder, component, numbered};
 use crate::sources::Sources;
 use lamella_program::block::{
     Activation, Attention, DeltaNet, Linear, QkNorm, QkNormScope, RmsNorm, Rope, Routed, Router,
@@ -344,32 +344,6 @@ fn output_gate(b: &mut Builder<'_>, name: &str, tensor: &str, hidden: usize) -> 
         format!("{tensor}_gate.weight"),
     );
     b.matrix(&name, Role::Vector, tensor, [1, hidden])
-}
-
-/// Ends of the names of a gated attention layer's projections and norms.
-const ATTENTION: [&str; 6] = [
-    "q_proj.weight",
-    "k_proj.weight",
-    "v_proj.weight",
-    "o_proj.weight",
-    "q_norm.weight",
-    "k_norm.weight",
-];
-
-/// Whether `end` names a tensor of gated attention behind `self_attn.` or of a mixture of `experts`
-/// experts behind `mlp.`: what the layer of a draft head has.
-pub(crate) fn is_gated_layer(end: &str, experts: usize) -> bool {
-    if let Some(end) = end.strip_prefix("self_attn.") {
-        return ATTENTION.contains(&end);
-    }
-    let Some(end) = end.strip_prefix("mlp.") else {
-        return false;
-    };
-    let routed = end.strip_prefix("experts.");
-    let shared = end.strip_prefix("shared_expert.");
-    ["gate.weight", "shared_expert_gate.weight"].contains(&end)
-        || routed.is_some_and(|end| is_expert(end, experts))
-        || shared.is_some_and(is_unit)
 }
 
 /// The vision tower of the line's multimodal releases.

@@ -9,7 +9,7 @@ mod glm_table;
 
 use common::{
     check_bad_values, check_extra_tensors, defects, fixture, one_defect, parameters, program,
-    tensor, unused_elements, with, without,
+    tensor, with, without,
 };
 use damage::{check_needed_keys, check_tensors, check_unknown_keys, lower_with_changed_bytes};
 use glm_table::{Layout, quantised, released, small, tensors};
@@ -43,11 +43,14 @@ fn the_released_model_has_its_published_size() {
     assert_eq!(p.parameters(), 743_377_019_904);
     assert_eq!(parameters(&p, |role| role == Role::Expert), 724_775_731_200);
     assert_eq!(parameters(&p, |role| role != Role::Expert), 18_601_288_704);
-    let draft = unused_elements(&p, "draft head (multi-token prediction)", &table);
-    assert_eq!(draft, 9_952_920_576);
+    assert_eq!(p.draft_parameters(), 9_952_920_576);
     // The page counts bf16: 95,232 bytes.
     assert_eq!(state::bytes_per_token(&p), 2 * 95_232);
-    assert_eq!(state::fixed_bytes(&p), 0);
+    assert_eq!(state::draft_bytes_per_token(&p), 2 * 1_408);
+    assert_eq!(
+        (state::fixed_bytes(&p), state::draft_fixed_bytes(&p)),
+        (0, 0)
+    );
     let owners = (0..78).filter(|&i| {
         let own = attention(&p, i).selection.as_ref();
         matches!(own, Some(LatentSelection::Own(_)))
@@ -68,12 +71,12 @@ fn the_fixtures_close() {
     for name in ["glm-101", "glm-303"] {
         let (config, table) = fixture(name);
         let p = program(&config, &table);
-        assert_eq!(p.unused.len(), 1, "{name}");
-        let draft = &p.unused[0].tensors;
-        let used = |t: &&TensorInfo| !draft.contains(&t.name) && !t.name.ends_with("_scale_inv");
+        assert_eq!((p.unused.len(), p.depths().len()), (0, 1), "{name}");
+        let used = |t: &&TensorInfo| !t.name.ends_with("_scale_inv");
         let shapes = table.iter().filter(used).map(|t| &t.shape);
         let elements: usize = shapes.map(|shape| shape.iter().product::<usize>()).sum();
-        assert_eq!(p.parameters(), elements as u64, "{name}");
+        let parameters = p.parameters() + p.draft_parameters();
+        assert_eq!(parameters, elements as u64, "{name}");
     }
 }
 
@@ -213,7 +216,8 @@ fn biases_are_where_the_page_says() {
     let config = with(&small(), "attention_bias", json!(true));
     let mut table = tensors(&config, Layout::Apart);
     let missing = defects(&config, &table);
-    assert_eq!(missing.len(), 3 * 4, "{missing:#?}");
+    // Four layers and a draft head.
+    assert_eq!(missing.len(), 3 * 5, "{missing:#?}");
     for defect in missing {
         let Defect::MissingTensor { tensor: name, .. } = defect else {
             panic!("{defect:?}")
@@ -237,8 +241,7 @@ fn every_damaged_tensor_is_exactly_its_defect() {
             Layout::Fp8 => quantised(&small()),
             _ => small(),
         };
-        let used = |name: &str| !name.starts_with("model.layers.4.");
-        check_tensors(&config, &tensors(&config, layout), used);
+        check_tensors(&config, &tensors(&config, layout), |_| true);
     }
 }
 
@@ -268,7 +271,12 @@ fn every_extra_tensor_is_exactly_its_defect() {
         let name = format!("model.layers.4.{name}.weight");
         table.push(tensor(name, "BF16", &[31, 24]));
     }
-    program(&config, &table);
+    let copies = &program(&config, &table).unused[0];
+    assert_eq!(
+        copies.name,
+        "copies of embedding and head in the draft heads"
+    );
+    assert_eq!(copies.tensors.len(), 2);
 }
 
 #[test]
@@ -276,7 +284,8 @@ fn a_checkpoint_may_come_without_its_draft_head() {
     let config = small();
     let mut table = tensors(&config, Layout::Apart);
     table.retain(|t| !t.name.starts_with("model.layers.4."));
-    assert!(program(&config, &table).unused.is_empty());
+    let p = program(&config, &table);
+    assert!(p.draft.is_none() && p.unused.is_empty());
 }
 
 #[test]

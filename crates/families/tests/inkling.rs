@@ -89,14 +89,9 @@ fn the_released_models_have_their_published_sizes() {
         let one = 3 * if small { 4096 * 2048 } else { 6144 * 3072 };
         let count = if small { 10_240 } else { 16_384 };
         assert_eq!(expert_parameters(&p), count * one);
-        let drafts = p
-            .unused
-            .iter()
-            .find(|u| u.name.starts_with("draft"))
-            .unwrap();
-        let of_drafts = table.iter().filter(|t| drafts.tensors.contains(&t.name));
-        let sizes = of_drafts.map(|t| t.shape.iter().product::<usize>());
-        assert_eq!(sizes.sum::<usize>() / 1_000_000, heads);
+        assert_eq!(p.draft_parameters() / 1_000_000, heads);
+        let draft = p.draft.as_ref().unwrap();
+        assert_eq!((draft.depths.len(), draft.recycles), (8, false));
         assert_eq!(state::bytes_per_token(&p), 2 * per_token);
     }
 }
@@ -131,7 +126,7 @@ fn the_small_release_in_nvfp4_has_its_published_tensors_and_bytes() {
     let p = program(&config, &table);
     assert_eq!(p.parameters() / 1_000_000, 263_655);
     let parts: Vec<_> = p.unused.iter().map(|u| u.tensors.len()).collect();
-    assert_eq!(parts, [8, 2, 160, 39 * 4]);
+    assert_eq!(parts, [8, 2, 39 * 4]);
 }
 
 #[test]
@@ -142,11 +137,7 @@ fn the_golden_fixtures_close() {
     };
     let (config, table) = fixture("inkling-101");
     let p = program(&config, &table);
-    let expected = [
-        ("vision tower", 6),
-        ("audio tower", 2),
-        ("draft heads (multi-token prediction)", 60),
-    ];
+    let expected = [("vision tower", 6), ("audio tower", 2)];
     assert_eq!(names(&p), expected.map(|(name, n)| (name.to_owned(), n)));
     assert_eq!(
         (p.dims.context, p.exit.logits, p.dims.vocabulary),
@@ -161,7 +152,7 @@ fn the_golden_fixtures_close() {
     );
     let (config, table) = fixture("inkling-nvfp4-303");
     let p = program(&config, &table);
-    assert_eq!(names(&p)[3].1, 4 * 4);
+    assert_eq!(names(&p)[2].1, 4 * 4);
 }
 
 #[test]
@@ -334,7 +325,7 @@ fn both_spellings_of_the_configuration_mean_the_same() {
 
 /// What no operation uses: it may be absent.
 fn optional(name: &str) -> bool {
-    ["model.mtp.", "model.visual.", "model.audio."]
+    ["model.visual.", "model.audio."]
         .iter()
         .any(|start| name.starts_with(start))
         || name.ends_with(".input_amax")
@@ -376,9 +367,14 @@ fn every_extra_tensor_is_exactly_its_defect() {
     let (coded, codes) = fixture("inkling-nvfp4-303");
     let beside_plain = "model.llm.layers.1.mlp.experts.w2_weight.scale";
     check_extra_tensors(&coded, &codes, &[beside_plain]);
+    check_extra_tensors(&config, &table, &["model.mtp.chain_norm.weight"]);
     let mut chained = table;
     chained.push(tensor("model.mtp.chain_norm.weight", "BF16", &[96]));
-    assert_eq!(program(&config, &chained).unused[2].tensors.len(), 61);
+    let config = with(&config, "mtp_config.chain_hidden_post_norm", json!(true));
+    let p = program(&config, &chained);
+    assert!(p.depths().iter().all(|depth| depth.exit.norm.is_some()));
+    chained.retain(|t| !t.name.starts_with("model.mtp."));
+    assert_eq!(program(&config, &chained).draft, None);
 }
 
 #[test]
@@ -459,6 +455,8 @@ fn values_that_cannot_be_used_are_named() {
         ("layer_types", json!(["hybrid"])),
         ("layer_types", json!(vec!["full"; 8])),
         ("num_mtp_layers", json!(2)),
+        ("mtp_local_layer_ids", json!([1])),
+        ("mtp_hidden_states_first", json!(false)),
     ];
     let bad = bad.map(|(key, value)| (format!("text_config.{key}"), value));
     let bad: Vec<_> = bad.iter().map(|(p, v)| (p.as_str(), v.clone())).collect();
@@ -471,6 +469,8 @@ fn values_that_cannot_be_used_are_named() {
             ("text_config", json!(7)),
             ("mtp_config", json!([])),
             ("mtp_config.num_nextn_predict_layers", json!(-1)),
+            ("mtp_config.local_layer_ids", json!("all")),
+            ("mtp_config.chain_hidden_post_norm", json!(1)),
         ],
     );
 }

@@ -82,11 +82,11 @@ fn the_released_model_has_its_published_size() {
     assert_eq!(sizes.sum::<u64>(), 120_795_955_200);
     let mut whole = table.clone();
     whole.extend(drafts(&config, Stored::Bf16));
-    let drafts = program(&config, &whole).unused.remove(0);
-    assert_eq!(drafts.name, "draft heads (multi-token prediction)");
-    let of_drafts = whole.iter().filter(|t| drafts.tensors.contains(&t.name));
-    let sizes = of_drafts.map(|t| t.shape.iter().product::<usize>());
-    assert_eq!(sizes.sum::<usize>(), 2_607_150_848);
+    let drafting = program(&config, &whole);
+    assert_eq!(drafting.draft_parameters(), 2_607_150_848);
+    assert_eq!(drafting.parameters(), p.parameters());
+    // Keys and values, and a quarter of an index key.
+    assert_eq!(state::draft_bytes_per_token(&drafting), 4_096 + 32 * 4);
     // Keys and values of twelve layers, and a quarter of an index key.
     assert_eq!(state::bytes_per_token(&p), 49_152 + 384 * 4);
     assert_eq!(state::history(&p), 2);
@@ -135,13 +135,9 @@ fn the_golden_fixtures_close() {
         .iter()
         .map(|u| (u.name.as_str(), u.tensors.len()))
         .collect();
-    let expected = [
-        ("vision tower", 21),
-        ("draft heads (multi-token prediction)", 31),
-        ("hash constants", 3),
-    ];
+    let expected = [("vision tower", 21), ("hash constants", 3)];
     assert_eq!(known, expected);
-    assert_eq!(p.unused[2].reason, "recomputed from the configuration");
+    assert_eq!(p.unused[1].reason, "recomputed from the configuration");
     let n = &p.entry.per_layer_embeddings[0];
     assert_eq!((n.layer, n.sizes.len(), n.boundary_token), (1, 8, 317));
     let (config, table) = fp8();
@@ -416,7 +412,7 @@ fn every_extra_tensor_is_exactly_its_defect() {
     ];
     let mut table = table;
     table.extend(statistics.map(|name| tensor(name, "I64", &[3])));
-    assert_eq!(program(&config, &table).unused[3].tensors, statistics);
+    assert_eq!(program(&config, &table).unused[2].tensors, statistics);
 }
 
 #[test]
@@ -473,6 +469,13 @@ fn unknown_keys_are_exactly_their_defects() {
 fn values_that_cannot_be_used_are_named() {
     let (config, table) = fixture("qwen38-111");
     let bad = [
+        ("mtp.num_hidden_layers", json!("one")),
+        ("mtp.hybrid", json!(false)),
+        ("mtp.layer_types", json!(["linear_attention"])),
+        ("mtp.rope_theta", json!(5000)),
+        ("mtp.mtp_use_hidden_state_from_layer", json!(3)),
+        ("mtp_num_hidden_layers", json!(2)),
+        ("mtp_use_dedicated_embeddings", json!(true)),
         ("hidden_act", json!("gelu")),
         ("attention_bias", json!(true)),
         ("attn_output_gate", json!(false)),

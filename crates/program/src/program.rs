@@ -1,11 +1,16 @@
 //! The program: entry, layers, exit, and the operands they name.
 
 use crate::block::{Layer, Linear, ResidualRead, RmsNorm};
+use crate::closure::draft_operands;
+use crate::draft::Draft;
 use crate::operand::{Operand, OperandId};
 use serde::{Deserialize, Serialize};
 
-/// Version of the vocabulary. A reader refuses a program of a newer one.
-pub const PROGRAM_VERSION: u32 = 1;
+/// Version of the vocabulary. A reader refuses a program of a newer one and reads all older ones.
+///
+/// * 1: the main model; draft heads are unused components.
+/// * 2: [`Program::draft`]. A program of version 1 has none, whatever its checkpoint had.
+pub const PROGRAM_VERSION: u32 = 2;
 
 /// A model, closed: everything that is computed and nothing else.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,6 +30,9 @@ pub struct Program {
     pub layers: Vec<Layer>,
     /// From the stream to logits.
     pub exit: Exit,
+    /// Heads that guess the tokens behind the next one; `None` where the checkpoint has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft: Option<Draft>,
     /// Every weight, addressed by [`OperandId`].
     pub operands: Vec<Operand>,
     /// Parts of the checkpoint that are known and not executed.
@@ -168,9 +176,19 @@ impl Program {
         &self.operands[id.index()]
     }
 
-    /// Parameters in all operands, tied ones once.
+    /// Parameters of the main model, tied ones once.
     #[must_use]
     pub fn parameters(&self) -> u64 {
-        self.operands.iter().map(|o| o.elements() as u64).sum()
+        let all = self.operands.iter().map(|o| o.elements() as u64);
+        all.sum::<u64>() - self.draft_parameters()
+    }
+
+    /// Parameters that only the draft heads use.
+    #[must_use]
+    pub fn draft_parameters(&self) -> u64 {
+        let own = draft_operands(self).into_iter();
+        own.filter_map(|id| self.operands.get(id.index()))
+            .map(|operand| operand.elements() as u64)
+            .sum()
     }
 }

@@ -11,6 +11,7 @@ use crate::block::{
     ShortConvolution, Span,
 };
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// One piece of a layer's state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,11 +108,11 @@ fn bytes(shape: &[usize]) -> usize {
     shape.iter().fold(4, |n, &d| n.saturating_mul(d))
 }
 
-/// State of layer `index`, in a fixed order: the mixer's items, then `conv.mixer` and `conv.ffn`
+/// State of layer `index` of [`Program::every_layer`], in a fixed order: the mixer's items, then `conv.mixer` and `conv.ffn`
 /// where the blocks end in a convolution, then `ngram` where n-gram embeddings enter.
 #[must_use]
 pub fn layer_state(program: &Program, index: usize) -> Vec<StateItem> {
-    let layer = &program.layers[index];
+    let layer = program.layer(index);
     let mut items = match &layer.mixer.body {
         Mixer::Attention(a) => attention_state(a),
         Mixer::LatentAttention(a) => latent_state(a),
@@ -237,19 +238,28 @@ fn compressor_state(c: &Compressor, width: usize) -> StateShape {
     }
 }
 
-/// Bytes of state one more token costs, over all layers.
+/// Bytes of state one more token costs, over all layers of the main model.
 #[must_use]
 pub fn bytes_per_token(program: &Program) -> usize {
-    let bytes = items(program).map(|item| item.shape.bytes_per_token());
-    bytes.fold(0, usize::saturating_add)
+    sum_per_token(program, main_layers(program))
 }
 
-/// Bytes of state a conversation costs before its first token, over all layers.
+/// Bytes of state a conversation costs before its first token, over all layers of the main model.
 #[must_use]
 pub fn fixed_bytes(program: &Program) -> usize {
-    let history = bytes(&[history(program)]);
-    let bytes = items(program).map(|item| item.shape.fixed_bytes());
-    bytes.fold(history, usize::saturating_add)
+    bytes(&[history(program)]).saturating_add(sum_fixed(program, main_layers(program)))
+}
+
+/// Bytes of state one more token costs in all depths of the draft, beside those of the main model.
+#[must_use]
+pub fn draft_bytes_per_token(program: &Program) -> usize {
+    sum_per_token(program, draft_layers(program))
+}
+
+/// Bytes of state that the depths of the draft cost a conversation before its first token.
+#[must_use]
+pub fn draft_fixed_bytes(program: &Program) -> usize {
+    sum_fixed(program, draft_layers(program))
 }
 
 /// Token ids a conversation remembers for n-gram embeddings.
@@ -259,6 +269,22 @@ pub fn history(program: &Program) -> usize {
     tables.map(|t| t.ngram.saturating_sub(1)).max().unwrap_or(0)
 }
 
-fn items(program: &Program) -> impl Iterator<Item = StateItem> {
-    (0..program.layers.len()).flat_map(|index| layer_state(program, index))
+fn main_layers(program: &Program) -> Range<usize> {
+    0..program.layers.len()
+}
+
+fn draft_layers(program: &Program) -> Range<usize> {
+    program.layers.len()..program.layers.len() + program.depths().len()
+}
+
+fn sum_per_token(program: &Program, layers: Range<usize>) -> usize {
+    let items = layers.flat_map(|index| layer_state(program, index));
+    let bytes = items.map(|item| item.shape.bytes_per_token());
+    bytes.fold(0, usize::saturating_add)
+}
+
+fn sum_fixed(program: &Program, layers: Range<usize>) -> usize {
+    let items = layers.flat_map(|index| layer_state(program, index));
+    let bytes = items.map(|item| item.shape.fixed_bytes());
+    bytes.fold(0, usize::saturating_add)
 }

@@ -311,6 +311,7 @@ pub fn program_of(sizes: Sizes) -> (Program, Vec<(String, Vec<usize>)>) {
             soft_cap: None,
         },
         operands: b.operands,
+        draft: None,
         unused: Vec::new(),
     };
     assert_eq!(closure::check(&program), []);

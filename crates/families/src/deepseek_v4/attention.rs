@@ -8,15 +8,16 @@ use lamella_program::block::{
 };
 
 impl Lowering<'_> {
-    /// Attention of the layer called `name`, here and in the checkpoint.
+    /// Attention of the layer called `name` here and `tensor` in the checkpoint.
     pub(super) fn attention(
         &mut self,
         name: &str,
+        tensor: &str,
         compression: Compression,
     ) -> CompressedAttention {
         let c = self.config;
         let g = &c.attention;
-        let (own, tensor) = (format!("{name}.attention"), format!("{name}.attn"));
+        let (own, tensor) = (format!("{name}.attention"), format!("{tensor}.attn"));
         let mut linear = |end: &str, source: &str, shape| {
             self.linear(
                 &format!("{own}.{end}"),
@@ -145,7 +146,7 @@ impl Lowering<'_> {
     }
 
     /// A linear map that is the whole of `tensor`, named without `.weight`.
-    fn linear(&mut self, name: &str, tensor: &str, shape: [usize; 2]) -> Linear {
+    pub(super) fn linear(&mut self, name: &str, tensor: &str, shape: [usize; 2]) -> Linear {
         self.table.linear(name, format!("{tensor}.weight"), shape)
     }
 }

@@ -3,7 +3,7 @@
 
 use super::rotation::{Rotation, read_rotation};
 use super::schedule::{Plan, read_schedule};
-use crate::common::check_size;
+use crate::common::{check_size, draft_depths};
 use crate::config::{
     ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
     Rejected,
@@ -101,10 +101,11 @@ impl Config {
             attention: attention?,
             rotation: rotation?,
             experts: experts?,
-            drafts: drafts?,
+            drafts: draft_depths(sources, drafts?, |name| name.starts_with("mtp.")),
             block: block?,
         };
-        check_size(c, sources, layers?, 32, config.experts.count)?;
+        let layers = layers? + config.drafts;
+        check_size(c, sources, layers, 32, config.experts.count)?;
         Ok(config)
     }
 }

@@ -1,71 +1,72 @@
-//! The draft heads (multi-token prediction): recognised by name, not executed yet.
+//! The draft heads: layers that only have a window, whose tensors are numbered apart.
 
+use super::Lowering;
 use super::config::Config;
-use crate::common::{component, numbered};
+use super::schedule::{Compression, Plan};
+use crate::common::{self, numbered};
 use crate::sources::Sources;
+use lamella_program::OperandId;
+use lamella_program::draft::{Draft, DraftDepth, DraftReads, HiddenNormScope, Join, JoinMap};
 use lamella_program::program::UnusedComponent;
 
-/// Tensors of a draft head that are never in codes.
-const PLAIN: &[&str] = &[
-    "attn.attn_sink",
-    "attn.kv_norm.weight",
-    "attn.q_norm.weight",
-    "attn_norm.weight",
-    "enorm.weight",
-    "ffn.gate.bias",
-    "ffn.gate.weight",
-    "ffn_norm.weight",
-    "hc_attn_base",
-    "hc_attn_fn",
-    "hc_attn_scale",
-    "hc_ffn_base",
-    "hc_ffn_fn",
-    "hc_ffn_scale",
-    "hc_head_base",
-    "hc_head_fn",
-    "hc_head_scale",
-    "hnorm.weight",
-    "norm.weight",
-];
-
-/// Matrices of a draft head beside its experts: a weight, and scales where it is in codes.
-const MATRICES: &[&str] = &[
-    "attn.wkv",
-    "attn.wo_a",
-    "attn.wo_b",
-    "attn.wq_a",
-    "attn.wq_b",
-    "e_proj",
-    "ffn.shared_experts.w1",
-    "ffn.shared_experts.w2",
-    "ffn.shared_experts.w3",
-    "h_proj",
-];
-
-/// Copies of the embedding and the head that some exports give a draft head.
+/// What some exports repeat in a draft head.
 const COPIES: &[&str] = &["emb.tok_emb.weight", "emb.weight", "head.weight"];
 
-/// The draft heads that the configuration announces, as far as the checkpoint has them.
-pub(super) fn heads(sources: &Sources<'_>, config: &Config) -> Vec<UnusedComponent> {
-    let experts = config.experts.count;
-    let belongs = |name: &str| {
-        numbered(name, "mtp.").is_some_and(|(head, end)| {
-            let plain = PLAIN.contains(&end) || COPIES.contains(&end);
-            head < config.drafts && (plain || is_matrix(end, experts))
-        })
-    };
-    let name = "draft head (multi-token prediction)";
-    component(name, "not executed yet", sources.names(belongs))
-        .into_iter()
-        .collect()
+/// What the draft heads repeat of the model.
+pub(super) fn copies(sources: &Sources<'_>, config: &Config) -> Vec<UnusedComponent> {
+    let copied = common::copies(sources, |name| {
+        let draft = numbered(name, "mtp.").filter(|(head, _)| *head < config.drafts);
+        draft.is_some_and(|(_, end)| COPIES.contains(&end))
+    });
+    copied.into_iter().collect()
 }
 
-/// Whether `end` is the weight or the scales of a matrix: `e_proj.scale`.
-fn is_matrix(end: &str, experts: usize) -> bool {
-    let Some((matrix, "weight" | "scale")) = end.rsplit_once('.') else {
-        return false;
-    };
-    MATRICES.contains(&matrix)
-        || numbered(matrix, "ffn.experts.")
-            .is_some_and(|(expert, w)| expert < experts && matches!(w, "w1" | "w2" | "w3"))
+impl Lowering<'_> {
+    /// The draft heads, which share `head` with the model.
+    pub(super) fn draft(&mut self, head: OperandId) -> Option<Draft> {
+        let depths: Vec<DraftDepth> = (0..self.config.drafts)
+            .map(|index| self.depth(&format!("draft.{index}"), &format!("mtp.{index}"), head))
+            .collect();
+        (!depths.is_empty()).then_some(Draft {
+            reads: DraftReads::Streams,
+            depths,
+            recycles: true,
+        })
+    }
+
+    fn depth(&mut self, name: &str, tensor: &str, head: OperandId) -> DraftDepth {
+        let hidden = self.config.hidden;
+        let mut linear = |end: &str, source: &str| {
+            let (name, source) = (format!("{name}.join.{end}"), format!("{tensor}.{source}"));
+            self.linear(&name, &source, [hidden, hidden])
+        };
+        let map = JoinMap::Add {
+            embedding: linear("embedding", "e_proj"),
+            hidden: linear("hidden", "h_proj"),
+        };
+        let mut norm = |end: &str, source: &str| {
+            let source = format!("{tensor}.{source}.weight");
+            self.norm(&format!("{name}.{end}"), source, hidden)
+        };
+        let join = Join {
+            embedding_norm: norm("join.embedding_norm", "enorm"),
+            hidden_norm_scope: HiddenNormScope::Stream,
+            hidden_norm: norm("join.hidden_norm", "hnorm"),
+            map,
+        };
+        let last = norm("final_norm", "norm");
+        let reduction = self.reduction(
+            &format!("{name}.exit.streams"),
+            &format!("{tensor}.hc_head"),
+        );
+        let plan = Plan {
+            compression: Compression::Window,
+            hashed: false,
+        };
+        DraftDepth {
+            join,
+            layer: self.layer(name, tensor, plan),
+            exit: self.exit(reduction, last, head),
+        }
+    }
 }

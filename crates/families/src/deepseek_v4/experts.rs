@@ -8,11 +8,12 @@ use lamella_program::block::{GatedActivation, GatedUnit, Routed, Router, Scoring
 const SUM_EPS: f32 = 1e-20;
 
 impl Lowering<'_> {
-    /// The mixture of experts of the layer called `name`; `hashed` where token ids choose.
-    pub(super) fn routed(&mut self, name: &str, hashed: bool) -> Routed {
+    /// The mixture of experts of the layer called `name` here and `tensor` in the checkpoint;
+    /// `hashed` where token ids choose.
+    pub(super) fn routed(&mut self, name: &str, tensor: &str, hashed: bool) -> Routed {
         let c = self.config;
         let e = &c.experts;
-        let gate = format!("{name}.ffn.gate");
+        let gate = format!("{tensor}.ffn.gate");
         let weight = self.table.matrix(
             &format!("{name}.router"),
             Role::Router,
@@ -33,14 +34,14 @@ impl Lowering<'_> {
             operands.vector(&name, format!("{gate}.bias"), e.count)
         });
         let source =
-            |expert: usize, matrix: &str| format!("{name}{EXPERTS}{expert}.{matrix}.weight");
+            |expert: usize, matrix: &str| format!("{tensor}{EXPERTS}{expert}.{matrix}.weight");
         let unit = self.table.numbered_experts(
             &format!("{name}.experts"),
             source,
             [e.count, e.width, c.hidden],
         );
         let activation = GatedActivation::ClampedSilu { limit: e.limit };
-        let shared = self.shared(name);
+        let shared = self.shared(name, tensor);
         Routed {
             router: Router {
                 weight,
@@ -64,14 +65,14 @@ impl Lowering<'_> {
     }
 
     /// The unit that every token visits.
-    fn shared(&mut self, name: &str) -> GatedUnit {
+    fn shared(&mut self, name: &str, tensor: &str) -> GatedUnit {
         let c = self.config;
         let width = c.experts.width;
         let mut matrix = |end: &str, source: &str, shape| {
             self.table.matrix(
                 &format!("{name}.shared.{end}"),
                 Role::Linear,
-                format!("{name}.ffn.shared_experts.{source}.weight"),
+                format!("{tensor}.ffn.shared_experts.{source}.weight"),
                 shape,
             )
         };

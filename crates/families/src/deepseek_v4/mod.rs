@@ -23,6 +23,7 @@ use lamella_program::program::{
     Boundary, Dims, Entry, Exit, PROGRAM_VERSION, StreamReduction, UnusedComponent,
 };
 use lamella_program::{OperandId, Program, Role, TensorInfo};
+use schedule::Plan;
 
 /// The element type of FP8 codes.
 const FP8: &str = "F8_E4M3";
@@ -38,7 +39,7 @@ pub(crate) fn lower(
 ) -> Result<Program, Rejected> {
     let sources = Sources::new(tensors);
     let config = Config::read(reader, &sources)?;
-    let unused = draft::heads(&sources, &config);
+    let unused = draft::copies(&sources, &config);
     let lowering = Lowering {
         config: &config,
         table: Builder::new(&sources, coding(&sources, config.block)),
@@ -81,10 +82,18 @@ impl Lowering<'_> {
         };
         let embedding = table("embedding", Role::Embedding, "embed.weight");
         let head = table("head", Role::Head, "head.weight");
-        let layers = (0..c.layers.len()).map(|index| self.layer(index)).collect();
+        let layers = c.layers.iter().enumerate();
+        let layers = layers
+            .map(|(index, &plan)| {
+                let name = format!("layers.{index}");
+                self.layer(&name, &name, plan)
+            })
+            .collect();
         let norm = self.norm("final_norm", "norm.weight".to_owned(), c.hidden);
         let streams = c.streams.count;
-        let [function, base, scale] = self.maps("exit.streams", "hc_head", streams, 1);
+        let reduction = self.reduction("exit.streams", "hc_head");
+        let exit = self.exit(reduction, norm, head);
+        let draft = self.draft(head);
         Program {
             version: PROGRAM_VERSION,
             family: "deepseek_v4".to_owned(),
@@ -105,33 +114,45 @@ impl Lowering<'_> {
                 per_layer_embeddings: Vec::new(),
             },
             layers,
-            exit: Exit {
-                reduction: Some(StreamReduction::HyperConnections {
-                    function,
-                    base,
-                    scale,
-                    eps: c.streams.eps,
-                    norm_eps: c.eps,
-                }),
-                norm: Some(norm),
-                head,
-                logits: c.vocabulary,
-                scale: None,
-                soft_cap: None,
-            },
+            exit,
+            draft,
             operands: self.table.operands.finish(),
             unused,
         }
     }
 
-    fn layer(&mut self, index: usize) -> Layer {
+    /// The way out of the streams.
+    fn exit(&self, reduction: StreamReduction, norm: RmsNorm, head: OperandId) -> Exit {
+        Exit {
+            reduction: Some(reduction),
+            norm: Some(norm),
+            head,
+            logits: self.config.vocabulary,
+            scale: None,
+            soft_cap: None,
+        }
+    }
+
+    /// How the streams become one; `name` is the map's, `tensor` the start of those of its tensors.
+    fn reduction(&mut self, name: &str, tensor: &str) -> StreamReduction {
         let c = self.config;
-        let name = format!("layers.{index}");
-        let plan = c.layers[index];
+        let [function, base, scale] = self.maps(name, tensor, c.streams.count, 1);
+        StreamReduction::HyperConnections {
+            function,
+            base,
+            scale,
+            eps: c.streams.eps,
+            norm_eps: c.eps,
+        }
+    }
+
+    /// The layer called `name` here and `tensor` in the checkpoint.
+    fn layer(&mut self, name: &str, tensor: &str, plan: Plan) -> Layer {
+        let c = self.config;
         let s = &c.streams;
         let mut map = |place: &str, site: &str| {
             let rows = (2 + s.count) * s.count;
-            let tensor = format!("{name}.hc_{site}");
+            let tensor = format!("{tensor}.hc_{site}");
             let place = format!("{name}.{place}.streams");
             let [function, base, scale] = self.maps(&place, &tensor, rows, 3);
             HyperMap {
@@ -149,13 +170,13 @@ impl Lowering<'_> {
             ffn: map("experts", "ffn"),
         };
         let mut norm = |place: &str, site: &str| {
-            let tensor = format!("{name}.{site}_norm.weight");
+            let tensor = format!("{tensor}.{site}_norm.weight");
             Some(self.norm(&format!("{name}.{place}.norm"), tensor, c.hidden))
         };
         let mixer_norm = norm("attention", "attn");
         let ffn_norm = norm("experts", "ffn");
-        let attention = self.attention(&name, plan.compression);
-        let routed = self.routed(&name, plan.hashed);
+        let attention = self.attention(name, tensor, plan.compression);
+        let routed = self.routed(name, tensor, plan.hashed);
         Layer {
             residual,
             mixer: Block {

@@ -1,12 +1,13 @@
 //! The configuration of GLM.
 
-use crate::common::{check_mixed_size, choices, read_block_fp8, read_rope};
+use crate::common::{check_mixed_size, choices, draft_depths, numbered, read_block_fp8, read_rope};
 use crate::config::{
     ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
     Rejected,
 };
 use crate::sources::Sources;
 use serde_json::{Value, json};
+use std::ops::Range;
 
 /// What a layer is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +39,7 @@ pub(super) struct Config {
     /// Whether the down maps and the output have biases.
     pub(super) biases: bool,
     pub(super) tied_head: bool,
-    /// Layers of the draft head, behind the others.
+    /// Layers of the draft heads, behind the others.
     pub(super) draft_layers: usize,
     /// Sides of an FP8 block.
     pub(super) block: Option<[usize; 2]>,
@@ -67,7 +68,7 @@ pub(super) struct Index {
 
 /// Keys that change nothing here. `head_dim` and `num_key_value_heads` describe no head of latent
 /// attention, `ep_size` and `pretraining_tp` distribute training, and
-/// `index_share_for_mtp_iteration` is about the draft head.
+/// `index_share_for_mtp_iteration` spares a draft head that follows itself its selection.
 const INERT: &[&str] = &[
     "ep_size",
     "head_dim",
@@ -77,6 +78,11 @@ const INERT: &[&str] = &[
 ];
 
 impl Config {
+    /// Numbers of the draft heads' layers.
+    pub(super) fn drafts(&self) -> Range<usize> {
+        self.layers.len()..self.layers.len() + self.draft_layers
+    }
+
     /// Reads all keys before giving up on any, so that every fault is reported.
     pub(super) fn read(
         c: &mut ConfigReader<'_>,
@@ -109,7 +115,7 @@ impl Config {
         if rope.partial.is_some_and(|share| share != 1.0) {
             let _ = c.reject("partial_rotary_factor", "is not 1");
         }
-        let config = Config {
+        let mut config = Config {
             hidden: hidden?,
             layers: layers?,
             heads: heads?,
@@ -127,12 +133,18 @@ impl Config {
             theta: rope.theta,
             biases: biases?.unwrap_or(false),
             tied_head: tied_head?.unwrap_or(false),
-            draft_layers: draft_layers?.unwrap_or(0),
+            draft_layers: 0,
             block: block?,
         };
         config.check_geometry(c, head_dim?)?;
+        let first = config.layers.len();
+        let announced = draft_layers?.unwrap_or(0);
+        config.draft_layers = draft_depths(sources, announced, |name| {
+            let layer = numbered(name, "model.layers.").map(|(index, _)| index);
+            layer.is_some_and(|index| (first..first + announced).contains(&index))
+        });
         let sparse = config.layers.iter().filter(|kind| kind.sparse).count();
-        let layers = [config.layers.len(), sparse];
+        let layers = [first, sparse].map(|n| n + config.draft_layers);
         check_mixed_size(c, sources, layers, 12, config.experts.count)?;
         Ok(config)
     }

@@ -7,8 +7,9 @@
 //! draft head are numbered on behind the last layer.
 
 mod config;
+mod draft;
 
-use crate::common::{Builder, block_fp8, draft_head, is_expert, is_unit, numbered};
+use crate::common::{Builder, block_fp8, copies, numbered};
 use crate::config::{ConfigReader, Rejected};
 use crate::plain::{self, Ends};
 use crate::sources::Sources;
@@ -26,6 +27,9 @@ use lamella_program::{Program, Role, TensorInfo};
 const INNER_EPS: f32 = 1e-6;
 /// What is added to the sum of the chosen scores.
 const SUM_EPS: f32 = 1e-20;
+
+/// What some exports repeat in a draft head.
+const COPIES: [&str; 2] = ["embed_tokens.weight", "shared_head.head.weight"];
 
 /// Lowers a GLM checkpoint.
 pub(crate) fn lower(
@@ -60,9 +64,15 @@ impl Lowering<'_> {
             true => embedding,
             false => table("head", Role::Head, "lm_head"),
         };
-        let layers = (0..c.layers.len()).map(|index| self.layer(index)).collect();
+        let layers = c.layers.iter().enumerate();
+        let layers = layers
+            .map(|(index, &kind)| {
+                let name = format!("layers.{index}");
+                self.layer(&name, &format!("model.layers.{index}"), kind)
+            })
+            .collect();
         let norm = self.norm("final_norm", "model.norm", c.hidden, c.eps);
-        let draft = draft_head(self.table.sources, |name| is_draft(c, name));
+        let draft = self.draft(head);
         let ends = Ends {
             embedding,
             norm,
@@ -73,15 +83,19 @@ impl Lowering<'_> {
             vocabulary: c.vocabulary,
             context: c.context,
         };
-        let unused = draft.into_iter().collect();
-        plain::program("glm", dims, ends, layers, self.table.operands, unused)
+        let unused = copies(self.table.sources, |name| {
+            let draft = numbered(name, "model.layers.");
+            let draft = draft.filter(|(index, _)| c.drafts().contains(index));
+            draft.is_some_and(|(_, end)| COPIES.contains(&end))
+        });
+        let unused = unused.into_iter().collect();
+        let operands = self.table.operands;
+        plain::program("glm", dims, ends, layers, draft, operands, unused)
     }
 
-    fn layer(&mut self, index: usize) -> Layer {
+    /// The layer called `name` here and `tensor` in the checkpoint.
+    fn layer(&mut self, name: &str, tensor: &str, kind: Kind) -> Layer {
         let c = self.config;
-        let kind = c.layers[index];
-        let name = format!("layers.{index}");
-        let tensor = format!("model.layers.{index}");
         let ffn = if kind.sparse { "experts" } else { "dense" };
         let mut norm = |end: &str, source: &str| {
             let (name, source) = (format!("{name}.{end}.norm"), format!("{tensor}.{source}"));
@@ -93,15 +107,15 @@ impl Lowering<'_> {
             residual: Residual::Plain,
             mixer: Block {
                 pre_norm: mixer_norm,
-                body: Mixer::LatentAttention(self.attention(&name, &tensor, kind)),
+                body: Mixer::LatentAttention(self.attention(name, tensor, kind)),
                 convolution: None,
                 post_norm: None,
             },
             ffn: Block {
                 pre_norm: ffn_norm,
                 body: match kind.sparse {
-                    true => Ffn::Routed(self.routed(&name, &tensor)),
-                    false => Ffn::Dense(self.unit(&name, "dense", &tensor, "mlp", c.dense_width)),
+                    true => Ffn::Routed(self.routed(name, tensor)),
+                    false => Ffn::Dense(self.unit(name, "dense", tensor, "mlp", c.dense_width)),
                 },
                 convolution: None,
                 post_norm: None,
@@ -306,58 +320,4 @@ impl Lowering<'_> {
             yarn: None,
         }
     }
-}
-
-/// Whether `name` is a tensor of the draft head: a whole layer with its joints, numbered on behind
-/// the last layer. Some exports repeat the embedding and the head there.
-fn is_draft(c: &Config, name: &str) -> bool {
-    let Some((index, end)) = numbered(name, "model.layers.") else {
-        return false;
-    };
-    let first = c.layers.len();
-    if index < first || index - first >= c.draft_layers {
-        return false;
-    }
-    if let Some(end) = end.strip_prefix("mlp.experts.") {
-        return is_expert(end, c.experts.count);
-    }
-    if let Some(end) = end.strip_prefix("mlp.shared_experts.") {
-        return is_unit(end);
-    }
-    if let Some(end) = end.strip_prefix("self_attn.") {
-        return is_attention(c, end);
-    }
-    [
-        "embed_tokens.weight",
-        "eh_proj.weight",
-        "enorm.weight",
-        "hnorm.weight",
-        "input_layernorm.weight",
-        "mlp.gate.e_score_correction_bias",
-        "mlp.gate.weight",
-        "post_attention_layernorm.weight",
-        "shared_head.head.weight",
-        "shared_head.norm.weight",
-    ]
-    .contains(&end)
-}
-
-fn is_attention(c: &Config, end: &str) -> bool {
-    let biases = ["kv_a_proj_with_mqa.bias", "o_proj.bias", "q_a_proj.bias"];
-    c.biases && biases.contains(&end)
-        || [
-            "indexer.k_norm.bias",
-            "indexer.k_norm.weight",
-            "indexer.weights_proj.weight",
-            "indexer.wk.weight",
-            "indexer.wq_b.weight",
-            "kv_a_layernorm.weight",
-            "kv_a_proj_with_mqa.weight",
-            "kv_b_proj.weight",
-            "o_proj.weight",
-            "q_a_layernorm.weight",
-            "q_a_proj.weight",
-            "q_b_proj.weight",
-        ]
-        .contains(&end)
 }

@@ -1,5 +1,6 @@
 //! What `config.json` says, in both spellings: the published one and that of re-exports.
 
+use super::drafts::{self, Drafts};
 use crate::config::{
     ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
     Rejected,
@@ -19,13 +20,8 @@ const SWITCHES: [&str; 6] = [
     "shared_expert_sink",
 ];
 /// Keys of the text model that change no logits: a norm that the router of this architecture does
-/// not have, and how draft heads chain.
-const INERT: &[&str] = &[
-    "rms_norm_eps_moe_gate",
-    "chain_hidden_post_norm",
-    "mtp_hidden_states_first",
-    "mtp_local_layer_ids",
-];
+/// not have.
+const INERT: &[&str] = &["rms_norm_eps_moe_gate"];
 /// Keys beside the text model that change no logits of text: the towers, and the tokens that stand
 /// for what they saw or heard.
 const INERT_OUTSIDE: &[&str] = &[
@@ -66,8 +62,7 @@ pub(super) struct Config {
     pub(super) eps: f32,
     /// The normed hidden state is divided by it.
     pub(super) width_multiplier: f64,
-    /// Draft heads, where the configuration counts them.
-    pub(super) drafts: Option<usize>,
+    pub(super) drafts: Drafts,
 }
 
 /// Which of the two attentions and of the two feed-forward blocks a layer has.
@@ -94,18 +89,19 @@ impl Config {
     ) -> Result<Config, Rejected> {
         c.ignore(INERT_OUTSIDE);
         c.require_if_present("tie_word_embeddings", &json!(false));
-        let drafts = read_drafts(c);
+        let drafts = drafts::read_published(c);
         let text = c.object("text_config")?;
         let mut text = text.ok_or_else(|| c.reject("text_config", "is missing"))?;
         text.ignore_inert();
         text.ignore(INERT);
-        let drafts = either(&mut text, "num_mtp_layers", drafts);
+        let drafts = drafts::settle(&mut text, drafts, sources);
         let config = Config::read_text(&mut text);
-        let config = config.and_then(|config| config.check_size(&mut text, sources));
+        let config = config.and_then(|mut config| {
+            config.drafts = drafts?;
+            config.check_size(&mut text, sources)
+        });
         c.absorb(text);
-        let mut config = config?;
-        config.drafts = drafts?;
-        Ok(config)
+        config
     }
 
     /// Reads all keys before giving up on any, so that every fault is reported.
@@ -161,7 +157,7 @@ impl Config {
             context: context?,
             eps,
             width_multiplier,
-            drafts: None,
+            drafts: Drafts::default(),
         };
         config.check_geometry(c)?;
         Ok(config)
@@ -204,7 +200,7 @@ impl Config {
         const PER_LAYER: usize = 17;
         let layers = self.layers.len();
         let experts = layers.saturating_mul(self.experts + self.shared);
-        let needed = layers.saturating_mul(PER_LAYER);
+        let needed = (layers + self.drafts.local.len()).saturating_mul(PER_LAYER);
         if needed > 4 * sources.len() + 4096 || experts > 1 << 17 {
             let message = format!(
                 "{layers} layers of {} experts need {needed} tensors, and the checkpoint has {}",
@@ -356,33 +352,5 @@ fn settle(
         }
         (Some(kinds), _) | (None, Some(kinds)) => Ok(kinds),
         (None, None) => Err(c.reject(published, "is missing, and this family needs it")),
-    }
-}
-
-/// Draft heads, which the published configuration counts beside the text model.
-fn read_drafts(c: &mut ConfigReader<'_>) -> Result<Option<usize>, Rejected> {
-    let Some(mut drafts) = c.object("mtp_config")? else {
-        return Ok(None);
-    };
-    let count = drafts.optional_whole("num_nextn_predict_layers", MAX_LAYERS);
-    // What the draft heads are made of, and that nothing executes yet.
-    drafts.ignore(&["local_layer_ids", "chain_hidden_post_norm"]);
-    c.absorb(drafts);
-    count
-}
-
-/// The number of draft heads that re-exports give inside the text model.
-fn either(
-    c: &mut ConfigReader<'_>,
-    key: &str,
-    published: Result<Option<usize>, Rejected>,
-) -> Result<Option<usize>, Rejected> {
-    let found = c.optional_whole(key, MAX_LAYERS);
-    match (published?, found?) {
-        (Some(a), Some(b)) if a != b => Err(c.reject(
-            key,
-            format!("is {b}, but mtp_config.num_nextn_predict_layers is {a}"),
-        )),
-        (a, b) => Ok(a.or(b)),
     }
 }

@@ -8,13 +8,14 @@
 //! with the chosen ones, by raw logits, while a bias takes part in the choice only.
 
 mod config;
+mod drafts;
 mod parts;
 mod unused;
 
 use crate::common::Builder;
 use crate::config::{ConfigReader, Rejected};
 use crate::sources::Sources;
-use config::Config;
+use config::{Config, Kind};
 use lamella_program::block::{Block, Ffn, Layer, Mixer, Residual, RmsNorm, ShortConvolution};
 use lamella_program::operand::Coding;
 use lamella_program::program::{Boundary, Dims, Entry, Exit, PROGRAM_VERSION};
@@ -71,8 +72,23 @@ impl Lowering<'_> {
         let embedding = matrix("embedding", Role::Embedding, "embed");
         let head = matrix("head", Role::Head, "unembed");
         let norm = self.norm("embedding.norm", "model.llm.embed_norm", c.hidden);
-        let layers = (0..c.layers.len()).map(|index| self.layer(index)).collect();
+        let layers = c.layers.iter().enumerate();
+        let layers = layers
+            .map(|(index, &kind)| {
+                let name = format!("layers.{index}");
+                self.layer(&name, &format!("model.llm.layers.{index}"), kind)
+            })
+            .collect();
         let last = self.norm("final_norm", "model.llm.norm", c.hidden);
+        let exit = Exit {
+            reduction: None,
+            norm: Some(last),
+            head,
+            logits: c.logits,
+            scale: Some((1.0 / c.width_multiplier) as f32),
+            soft_cap: None,
+        };
+        let draft = self.draft(&exit);
         Program {
             version: PROGRAM_VERSION,
             family: "inkling".to_owned(),
@@ -93,31 +109,23 @@ impl Lowering<'_> {
                 per_layer_embeddings: Vec::new(),
             },
             layers,
-            exit: Exit {
-                reduction: None,
-                norm: Some(last),
-                head,
-                logits: c.logits,
-                scale: Some((1.0 / c.width_multiplier) as f32),
-                soft_cap: None,
-            },
+            exit,
+            draft,
             unused: unused::components(c, self.b.sources),
             operands: self.b.operands.finish(),
         }
     }
 
-    fn layer(&mut self, index: usize) -> Layer {
+    /// The layer called `name` here and `tensor` in the checkpoint.
+    fn layer(&mut self, name: &str, tensor: &str, kind: Kind) -> Layer {
         let c = self.config;
-        let kind = c.layers[index];
-        let name = format!("layers.{index}");
-        let tensor = format!("model.llm.layers.{index}");
         let mixer = Block {
             pre_norm: Some(self.norm(
                 &format!("{name}.attention.norm"),
                 &format!("{tensor}.attn_norm"),
                 c.hidden,
             )),
-            body: Mixer::Attention(self.attention(&name, &format!("{tensor}.attn"), kind.local)),
+            body: Mixer::Attention(self.attention(name, &format!("{tensor}.attn"), kind.local)),
             convolution: Some(self.convolution(
                 &format!("{name}.attention.convolution"),
                 &format!("{tensor}.attn_sconv"),
@@ -131,9 +139,9 @@ impl Lowering<'_> {
             c.hidden,
         );
         let body = if kind.dense {
-            Ffn::Dense(self.dense(&name, &tensor))
+            Ffn::Dense(self.dense(name, tensor))
         } else {
-            Ffn::Routed(self.routed(&name, &tensor))
+            Ffn::Routed(self.routed(name, tensor))
         };
         let convolution = self.convolution(
             &format!("{name}.ffn.convolution"),

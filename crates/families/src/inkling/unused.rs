@@ -6,32 +6,6 @@ use crate::common::{component, numbered};
 use crate::sources::Sources;
 use lamella_program::program::UnusedComponent;
 
-/// Tensors of a draft head beside its decoder layer.
-const DRAFT: [&str; 3] = [
-    "hidden_norm.weight",
-    "embed_norm.weight",
-    "input_proj.weight",
-];
-/// Tensors of a draft head's layer, which is a dense one.
-const DENSE_LAYER: [&str; 17] = [
-    "attn.k_norm.weight",
-    "attn.k_sconv.weight",
-    "attn.q_norm.weight",
-    "attn.rel_logits_proj.proj",
-    "attn.v_sconv.weight",
-    "attn.wk_dv.weight",
-    "attn.wo_ud.weight",
-    "attn.wq_du.weight",
-    "attn.wr_du.weight",
-    "attn.wv_dv.weight",
-    "attn_norm.weight",
-    "attn_sconv.weight",
-    "mlp.global_scale",
-    "mlp.w13_dn.weight",
-    "mlp.w2_md.weight",
-    "mlp_norm.weight",
-    "mlp_sconv.weight",
-];
 /// Tensors beside a stack of experts in FP4 that its numbers do not depend on.
 const BESIDE_CODES: [&str; 2] = [".input_amax", ".original_shape"];
 
@@ -45,17 +19,11 @@ pub(super) fn components(c: &Config, sources: &Sources<'_>) -> Vec<UnusedCompone
         ]
         .contains(&name)
     });
-    let drafts = sources.names(|name| is_draft(name, c.drafts));
     let beside = sources.names(|name| is_beside_codes(name, c, sources));
     let text_only = "only text is computed";
     [
         component("vision tower", text_only, vision),
         component("audio tower", text_only, audio),
-        component(
-            "draft heads (multi-token prediction)",
-            "not executed yet",
-            drafts,
-        ),
         component(
             "calibration of inputs and shapes of FP4 experts",
             "the numbers do not depend on it",
@@ -74,18 +42,6 @@ fn is_vision(name: &str) -> bool {
             .into_iter()
             .flatten()
             .any(|(_, end)| end == "weight")
-}
-
-fn is_draft(name: &str, count: Option<usize>) -> bool {
-    if name == "model.mtp.chain_norm.weight" {
-        return true;
-    }
-    let Some((index, end)) = numbered(name, "model.mtp.layers.") else {
-        return false;
-    };
-    let layer = end.strip_prefix("transformer_block.");
-    count.is_none_or(|count| index < count)
-        && (DRAFT.contains(&end) || layer.is_some_and(|end| DENSE_LAYER.contains(&end)))
 }
 
 /// Whether `name` stands beside a stack of experts that is in codes.

@@ -124,6 +124,7 @@ impl Lowering<'_> {
                 soft_cap: None,
             },
             operands: self.table.operands.finish(),
+            draft: None,
             unused,
         }
     }

@@ -1,7 +1,7 @@
 //! The configuration of the Qwen3.5 line: at the top level, or under `text_config` where a vision
 //! tower comes along.
 
-use crate::common::{check_mixed_size, choices, read_block_fp8};
+use crate::common::{check_mixed_size, choices, draft_depths, read_block_fp8};
 use crate::config::{ConfigReader, MAX_CONTEXT, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH, Rejected};
 use crate::qwen::{DeltaHeads, GatedHeads, Mixture};
 use crate::qwen_keys;
@@ -59,7 +59,7 @@ pub(super) struct Config {
     pub(super) context: usize,
     pub(super) eps: f32,
     pub(super) tied_head: bool,
-    /// Layers of the draft head.
+    /// Layers of the draft heads.
     pub(super) draft_layers: usize,
     /// Sides of an FP8 block.
     pub(super) block: Option<[usize; 2]>,
@@ -161,12 +161,14 @@ impl Config {
             context: context?,
             eps,
             tied_head: outer.tied_head?.unwrap_or(false),
-            draft_layers: draft_layers?.unwrap_or(1),
+            draft_layers: draft_depths(sources, draft_layers?.unwrap_or(1), |name| {
+                name.starts_with("mtp.")
+            }),
             block: outer.block?,
         };
         config.check_geometry(c)?;
         let sparse = config.layers.iter().filter(|kind| kind.sparse).count();
-        let layers = [config.layers.len(), sparse];
+        let layers = [config.layers.len(), sparse].map(|n| n + config.draft_layers);
         let experts = config.mixture.as_ref().map_or(0, |m| m.experts);
         check_mixed_size(c, sources, layers, 8, experts)?;
         Ok(config)

@@ -6,15 +6,16 @@
 //! the expert that every token visits has a gate of its own.
 
 mod config;
+mod draft;
 
-use crate::common::{Builder, block_fp8, draft_head, is_unit, numbered};
+use crate::common::{Builder, block_fp8};
 use crate::config::{ConfigReader, Rejected};
 use crate::plain::{self, Ends};
-use crate::qwen::{self, Stream, is_gated_layer};
+use crate::qwen::{self, Stream};
 use crate::sources::Sources;
 use config::{Config, Kind};
 use lamella_program::block::{Block, Ffn, GatedUnit, Layer, Mixer, Residual};
-use lamella_program::program::{Dims, UnusedComponent};
+use lamella_program::program::Dims;
 use lamella_program::{Program, Role, TensorInfo};
 
 /// What `model_type` says: the whole model, or its language part alone.
@@ -74,7 +75,13 @@ impl Lowering<'_> {
             true => embedding,
             false => table("head", Role::Head, "lm_head.weight".to_owned()),
         };
-        let layers = (0..c.layers.len()).map(|index| self.layer(index)).collect();
+        let layers = c.layers.iter().enumerate();
+        let layers = layers
+            .map(|(index, &kind)| {
+                let name = format!("layers.{index}");
+                self.layer(&name, &format!("{prefix}.layers.{index}"), kind)
+            })
+            .collect();
         let norm = qwen::norm(
             &mut self.table,
             "final_norm",
@@ -92,24 +99,16 @@ impl Lowering<'_> {
             vocabulary: c.vocabulary,
             context: c.context,
         };
-        let unused = self.unused();
-        plain::program("qwen36", dims, ends, layers, self.table.operands, unused)
+        let draft = self.draft(head);
+        let unused = qwen::vision_tower(self.table.sources).into_iter().collect();
+        let operands = self.table.operands;
+        plain::program("qwen36", dims, ends, layers, draft, operands, unused)
     }
 
-    /// Parts of the checkpoint that are not executed.
-    fn unused(&self) -> Vec<UnusedComponent> {
+    /// The layer called `name` here and `tensor` in the checkpoint.
+    fn layer(&mut self, name: &str, tensor: &str, kind: Kind) -> Layer {
         let c = self.config;
-        let sources = self.table.sources;
-        let draft = draft_head(sources, |name| is_draft(c, name));
-        let tower = qwen::vision_tower(sources);
-        draft.into_iter().chain(tower).collect()
-    }
-
-    fn layer(&mut self, index: usize) -> Layer {
-        let c = self.config;
-        let Kind { attends, sparse } = c.layers[index];
-        let name = format!("layers.{index}");
-        let tensor = format!("{}.layers.{index}", self.prefix);
+        let Kind { attends, sparse } = kind;
         let mut norm = |end: &str, source: &str| {
             let (name, source) = (format!("{name}.{end}.norm"), format!("{tensor}.{source}"));
             Some(qwen::norm(&mut self.table, &name, &source, c.hidden, c.eps))
@@ -124,13 +123,13 @@ impl Lowering<'_> {
             residual: Residual::Plain,
             mixer: Block {
                 pre_norm: mixer_norm,
-                body: self.mixer(&name, &tensor, attends),
+                body: self.mixer(name, tensor, attends),
                 convolution: None,
                 post_norm: None,
             },
             ffn: Block {
                 pre_norm: ffn_norm,
-                body: self.ffn(&name, &format!("{tensor}.mlp"), sparse),
+                body: self.ffn(name, &format!("{tensor}.mlp"), sparse),
                 convolution: None,
                 post_norm: None,
             },
@@ -176,31 +175,5 @@ impl Lowering<'_> {
     fn dense(&mut self, name: &str, tensor: &str) -> GatedUnit {
         let c = self.config;
         self.table.unit(name, tensor, [c.dense_width, c.hidden])
-    }
-}
-
-/// Whether `name` is a tensor of the draft head: layers of attention with their joints.
-fn is_draft(c: &Config, name: &str) -> bool {
-    let Some(end) = name.strip_prefix("mtp.") else {
-        return false;
-    };
-    let Some((index, end)) = numbered(end, "layers.") else {
-        return [
-            "fc.weight",
-            "norm.weight",
-            "pre_fc_norm_embedding.weight",
-            "pre_fc_norm_hidden.weight",
-        ]
-        .contains(&end);
-    };
-    if index >= c.draft_layers {
-        return false;
-    }
-    if ["input_layernorm.weight", "post_attention_layernorm.weight"].contains(&end) {
-        return true;
-    }
-    match (&c.mixture, end.strip_prefix("mlp.")) {
-        (None, Some(end)) => is_unit(end),
-        (mixture, _) => is_gated_layer(end, mixture.as_ref().map_or(0, |m| m.experts)),
     }
 }

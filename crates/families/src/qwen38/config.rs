@@ -2,7 +2,7 @@
 
 use super::codes::Codes;
 use super::ngram_keys::{Ngram, read_ngram};
-use crate::common::check_size;
+use crate::common::{check_size, draft_depths};
 use crate::config::{
     ConfigReader, MAX_CONTEXT, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH, Rejected,
 };
@@ -27,17 +27,6 @@ const INERT_OUTSIDE: &[&str] = &[
     "vision_end_token_id",
     "vision_start_token_id",
 ];
-/// Keys of the text model that change no logits: how draft heads embed tokens (the tensors say).
-const INERT: &[&str] = &["mtp_use_dedicated_embeddings"];
-/// Keys of the draft head, which nothing executes yet.
-const DRAFT: &[&str] = &[
-    "hybrid",
-    "layer_types",
-    "mtp_use_hidden_state_from_layer",
-    "num_hidden_layers",
-    "rope_theta",
-];
-
 /// The configuration keys that this family computes with.
 pub(super) struct Config {
     pub(super) hidden: usize,
@@ -56,8 +45,8 @@ pub(super) struct Config {
     pub(super) eps: f32,
     /// Whether the head is the embedding, where the configuration says.
     pub(super) tied_head: Option<bool>,
-    /// Layers of the draft head, where the configuration counts them.
-    pub(super) drafts: Option<usize>,
+    /// Layers of the draft heads.
+    pub(super) drafts: usize,
     /// How tensors in codes are stored.
     pub(super) codes: Codes,
 }
@@ -91,7 +80,7 @@ impl Config {
         let mut text = text?.ok_or(Rejected)?;
         text.ignore_inert();
         text.require_if_present("model_type", &json!("qwen4_exp_text"));
-        let config = Config::read_text(&mut text).and_then(|config| {
+        let config = Config::read_text(&mut text).and_then(|mut config| {
             config.check_size(&mut text, sources)?;
             Ok(config)
         });
@@ -110,7 +99,7 @@ impl Config {
 
     /// Reads all keys before giving up on any, so that every fault is reported.
     fn read_text(c: &mut ConfigReader<'_>) -> Result<Config, Rejected> {
-        c.ignore(INERT);
+        c.require_if_present("mtp_use_dedicated_embeddings", &json!(false));
         let hidden = c.count("hidden_size", MAX_WIDTH);
         let depth = c.count("num_hidden_layers", MAX_LAYERS);
         let recurrent = read_kinds(c, depth);
@@ -123,7 +112,8 @@ impl Config {
         let vocabulary = c.count("vocab_size", MAX_VOCABULARY);
         let context = c.count("max_position_embeddings", MAX_CONTEXT);
         let tied_head = c.optional_flag("tie_word_embeddings");
-        let drafts = read_drafts(c);
+        let theta = attention.as_ref().ok().map(|heads| heads.rope.theta);
+        let drafts = read_drafts(c, theta);
         let sizes = hidden.and_then(|hidden| Ok([hidden, depth?, vocabulary?]));
         let ngram = read_ngram(c, sizes);
         // Values that shape no tensor: a bad one is a defect, and the tensors are checked all the
@@ -165,10 +155,16 @@ impl Config {
         result
     }
 
-    /// Refuses a configuration that is far larger than the checkpoint, before anything of that size
-    /// is built. A few missing tensors are the closure check's to name.
-    fn check_size(&self, c: &mut ConfigReader<'_>, sources: &Sources<'_>) -> Result<(), Rejected> {
-        let layers = self.recurrent.len();
+    /// Sees whether the checkpoint has draft heads, and refuses a configuration that is far larger
+    /// than it, before anything of that size is built. A few missing tensors are the closure check's
+    /// to name.
+    fn check_size(
+        &mut self,
+        c: &mut ConfigReader<'_>,
+        sources: &Sources<'_>,
+    ) -> Result<(), Rejected> {
+        self.drafts = draft_depths(sources, self.drafts, |name| name.starts_with("mtp."));
+        let layers = self.recurrent.len() + self.drafts;
         check_size(c, sources, layers, PER_LAYER, self.mixture.experts)?;
         let Some(n) = &self.ngram else { return Ok(()) };
         let shards = n.shards.saturating_mul(n.layers.len());
@@ -262,12 +258,33 @@ fn read_delta(c: &mut ConfigReader<'_>) -> Result<DeltaHeads, Rejected> {
     Ok(DeltaHeads { gate, ..heads? })
 }
 
-/// Layers of the draft head.
-fn read_drafts(c: &mut ConfigReader<'_>) -> Result<Option<usize>, Rejected> {
+/// Layers of the draft heads; one where nothing is said. They are like the model's layers that
+/// attend.
+fn read_drafts(c: &mut ConfigReader<'_>, theta: Option<f64>) -> Result<usize, Rejected> {
     let count = c.optional_whole("mtp_num_hidden_layers", MAX_LAYERS);
+    let mut inner = Ok(None);
     if let Some(mut draft) = c.object("mtp")? {
-        draft.ignore(DRAFT);
+        inner = draft.optional_whole("num_hidden_layers", MAX_LAYERS);
+        draft.require_if_present("hybrid", &json!(true));
+        draft.require_if_present("mtp_use_hidden_state_from_layer", &json!(null));
+        if let Ok(Some(types)) = draft.optional_texts("layer_types", MAX_LAYERS)
+            && types.iter().any(|&kind| kind != "full_attention")
+        {
+            let _ = draft.reject("layer_types", r#"may only say "full_attention""#);
+        }
+        if let (Ok(Some(own)), Some(theta)) = (draft.optional_positive("rope_theta"), theta)
+            && own != theta
+        {
+            let message = format!("is {own}, but the model rotates with {theta}");
+            let _ = draft.reject("rope_theta", message);
+        }
         c.absorb(draft);
     }
-    count
+    match (count?, inner?) {
+        (Some(a), Some(b)) if a != b => {
+            let message = format!("is {a}, but mtp.num_hidden_layers is {b}");
+            Err(c.reject("mtp_num_hidden_layers", message))
+        }
+        (a, b) => Ok(a.or(b).unwrap_or(1)),
+    }
 }

@@ -9,6 +9,7 @@
 
 mod codes;
 mod config;
+mod draft;
 mod hash;
 mod ngram;
 mod ngram_keys;
@@ -64,8 +65,12 @@ impl Lowering<'_> {
         let table = [c.vocabulary, c.hidden];
         let source = format!("{prefix}.embed_tokens.weight");
         let embedding = self.b.matrix("embedding", Role::Embedding, source, table);
-        let layers = (0..c.recurrent.len())
-            .map(|index| self.layer(index))
+        let layers = c.recurrent.iter().enumerate();
+        let layers = layers
+            .map(|(index, &recurrent)| {
+                let name = format!("layers.{index}");
+                self.layer(&name, &format!("{prefix}.layers.{index}"), recurrent)
+            })
             .collect();
         let per_layer_embeddings = self.ngram_embeddings();
         let mixer = format!("{prefix}.hyper_connection_mixer");
@@ -77,6 +82,7 @@ impl Lowering<'_> {
                 self.b.matrix("head", Role::Head, source, table)
             }
         };
+        let draft = self.draft(head);
         Program {
             version: PROGRAM_VERSION,
             family: "qwen38".to_owned(),
@@ -105,31 +111,31 @@ impl Lowering<'_> {
                 scale: None,
                 soft_cap: None,
             },
+            draft,
             unused: unused::components(c, prefix, self.b.sources),
             operands: self.b.operands.finish(),
         }
     }
 
-    fn layer(&mut self, index: usize) -> Layer {
+    /// The layer called `name` here and `tensor` in the checkpoint.
+    fn layer(&mut self, name: &str, tensor: &str, recurrent: bool) -> Layer {
         let c = self.config;
-        let name = format!("layers.{index}");
-        let tensor = format!("{}.layers.{index}", self.prefix);
         let connection = |site: &str| format!("{tensor}.{site}_hyper_connection");
         let residual = Residual::HyperResidual {
             streams: c.streams,
             mixer: self.gate(&format!("{name}.mixer_gate"), &connection("attn"), true),
             ffn: self.gate(&format!("{name}.ffn_gate"), &connection("mlp"), true),
         };
-        let mixer = if c.recurrent[index] {
+        let mixer = if recurrent {
             let source = format!("{tensor}.linear_attn");
             let stream = self.stream();
-            let delta = qwen::delta_net(&mut self.b, &name, &source, stream, &c.delta);
+            let delta = qwen::delta_net(&mut self.b, name, &source, stream, &c.delta);
             Mixer::GatedDeltaNet(delta)
         } else {
-            Mixer::Attention(self.attention(&name, &format!("{tensor}.self_attn")))
+            Mixer::Attention(self.attention(name, &format!("{tensor}.self_attn")))
         };
         let mlp = format!("{tensor}.mlp");
-        let routed = qwen::mixture(&mut self.b, &name, &mlp, c.hidden, &c.mixture);
+        let routed = qwen::mixture(&mut self.b, name, &mlp, c.hidden, &c.mixture);
         Layer {
             residual,
             mixer: bare(mixer),

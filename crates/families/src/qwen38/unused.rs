@@ -6,7 +6,7 @@ use super::hash::hashes;
 use super::ngram::{shard_name, shards};
 use super::ngram_keys::Ngram;
 use crate::common::{component, numbered};
-use crate::qwen::{is_gated_layer, vision_tower};
+use crate::qwen::vision_tower;
 use crate::sources::Sources;
 use lamella_program::program::UnusedComponent;
 
@@ -16,33 +16,9 @@ const CONSTANTS: [&str; 3] = [
     "ngram_heads_offsets",
     "ngram_heads_vocab_sizes",
 ];
-/// Tensors of a read of the streams; the last one is where a block writes.
-const GATE: [&str; 4] = [
-    "hc_norm.weight",
-    "input_mix_weight_down.weight",
-    "input_mix_weight_up.weight",
-    "block_inject_weight.weight",
-];
-/// Tensors of a draft head beside its layer.
-const DRAFT: [&str; 4] = [
-    "fc_embedding.weight",
-    "fc_hidden.weight",
-    "pre_fc_norm_embedding.weight",
-    "pre_fc_norm_hidden.weight",
-];
-/// Tensors of an indexer.
-const INDEXER: [&str; 3] = [
-    "self_attn.indexer.index_qk_proj.weight",
-    "self_attn.indexer.k_layernorm.weight",
-    "self_attn.indexer.q_layernorm.weight",
-];
-/// Ends of the names of scales: FP8 blocks, then what ModelOpt writes.
-const SCALES: [&str; 3] = ["_scale_inv", "_scale", "_scale_2"];
-
 /// What of the checkpoint is not executed.
 pub(super) fn components(c: &Config, prefix: &str, sources: &Sources<'_>) -> Vec<UnusedComponent> {
     let mut found: Vec<UnusedComponent> = vision_tower(sources).into_iter().collect();
-    let drafts = sources.names(|name| is_draft(name, c, sources));
     let inputs = sources.names(|name| codes::is_input_scale(sources, name));
     let mut constants = Vec::new();
     let mut statistics = Vec::new();
@@ -55,11 +31,6 @@ pub(super) fn components(c: &Config, prefix: &str, sources: &Sources<'_>) -> Vec
     }
     found.extend(
         [
-            component(
-                "draft heads (multi-token prediction)",
-                "not executed yet",
-                drafts,
-            ),
             component(
                 "hash constants",
                 "recomputed from the configuration",
@@ -115,32 +86,4 @@ fn empty_shards(c: &Config, n: &Ngram, prefix: &str) -> Vec<String> {
         empty.map(move |(index, _)| shard_name(&tensor, index))
     });
     names.collect()
-}
-
-/// Whether `name` is a tensor of a draft head, or a scale of one that is there.
-fn is_draft(name: &str, c: &Config, sources: &Sources<'_>) -> bool {
-    let scaled = SCALES.iter().filter_map(|end| name.strip_suffix(end));
-    let mut codes = scaled.filter(|weight| sources.has(weight));
-    is_draft_weight(name, c) || codes.any(|weight| is_draft_weight(weight, c))
-}
-
-fn is_draft_weight(name: &str, c: &Config) -> bool {
-    let Some(end) = name.strip_prefix("mtp.") else {
-        return false;
-    };
-    let last = end.strip_prefix("hyper_connection_mixer.");
-    DRAFT.contains(&end)
-        || last.is_some_and(|end| GATE[..3].contains(&end))
-        || numbered(end, "layers.").is_some_and(|(index, end)| {
-            c.drafts.is_none_or(|count| index < count) && is_draft_layer(end, c)
-        })
-}
-
-fn is_draft_layer(end: &str, c: &Config) -> bool {
-    let gate = ["attn_hyper_connection.", "mlp_hyper_connection."]
-        .iter()
-        .find_map(|site| end.strip_prefix(site));
-    INDEXER.contains(&end)
-        || gate.is_some_and(|end| GATE.contains(&end))
-        || is_gated_layer(end, c.mixture.experts)
 }

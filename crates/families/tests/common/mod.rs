@@ -4,9 +4,9 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use lamella_families::{LowerError, lower};
-use lamella_program::{Defect, Encoding, Program, Role, TensorInfo};
+use lamella_program::closure::draft_operands;
+use lamella_program::{Defect, Encoding, OperandId, Program, Role, TensorInfo};
 use serde_json::Value;
-use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -117,18 +117,14 @@ pub(crate) fn without(config: &Value, path: &str) -> Value {
     config
 }
 
-/// Parameters of the operands with a role that `wanted` accepts.
+/// Parameters of the main model's operands with a role that `wanted` accepts.
 pub(crate) fn parameters(program: &Program, wanted: impl Fn(Role) -> bool) -> u64 {
-    let operands = program.operands.iter().filter(|o| wanted(o.role));
-    operands.map(|o| o.elements() as u64).sum()
-}
-
-/// Elements of the tensors of the unused component called `name`.
-pub(crate) fn unused_elements(program: &Program, name: &str, tensors: &[TensorInfo]) -> usize {
-    let part = program.unused.iter().find(|part| part.name == name);
-    let names: HashSet<&String> = part.unwrap().tensors.iter().collect();
-    let wanted = tensors.iter().filter(|t| names.contains(&t.name));
-    wanted.map(|t| t.shape.iter().product::<usize>()).sum()
+    let draft = draft_operands(program);
+    let operands = program.operands.iter().enumerate();
+    let main = operands.filter(|(i, _)| !draft.contains(&OperandId(*i as u32)));
+    main.filter(|(_, o)| wanted(o.role))
+        .map(|(_, o)| o.elements() as u64)
+        .sum()
 }
 
 /// Adds one tensor of each name and expects exactly that defect.

@@ -34,6 +34,7 @@ pub(crate) fn released() -> Value {
     let rope = &mut config["text_config"]["rope_parameters"];
     rope["rope_theta"] = json!(1e7);
     rope["mrope_section"] = json!([11, 11, 10]);
+    config["text_config"]["mtp"]["rope_theta"] = json!(1e7);
     config
 }
 

@@ -65,8 +65,8 @@ impl Form {
 pub(super) struct Checker<'p> {
     pub(super) program: &'p Program,
     pub(super) defects: Vec<Defect>,
-    used: HashSet<OperandId>,
-    /// Places and messages of the geometry defects so far: one cause is reported once.
+    pub(super) used: HashSet<OperandId>,
+    /// Places, or operands, and what was said of them so far: one cause is reported once.
     said: HashSet<(String, String)>,
     /// Whether a layer so far selects positions that later layers may share.
     pub(super) selection: bool,
@@ -109,7 +109,7 @@ impl<'p> Checker<'p> {
             });
             return None;
         };
-        if !form.allows(operand.role) {
+        if !form.allows(operand.role) && self.first(operand, form.roles()) {
             self.defects.push(Defect::OperandRole {
                 place: place.to_owned(),
                 operand: operand.name.clone(),
@@ -120,7 +120,17 @@ impl<'p> Checker<'p> {
         Some(operand)
     }
 
+    /// Whether an operand, which several blocks may share, is told for the first time what it
+    /// should be.
+    fn first(&mut self, operand: &Operand, expected: &str) -> bool {
+        self.said
+            .insert((operand.name.clone(), expected.to_owned()))
+    }
+
     fn shape(&mut self, place: &str, operand: &Operand, expected: Vec<usize>) {
+        if !self.first(operand, &format!("{expected:?}")) {
+            return;
+        }
         self.defects.push(Defect::OperandShape {
             place: place.to_owned(),
             operand: operand.name.clone(),

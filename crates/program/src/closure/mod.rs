@@ -9,6 +9,7 @@ mod checker;
 mod compressed;
 mod defect;
 mod delta;
+mod draft;
 mod ffn;
 mod latent;
 mod ngram;
@@ -17,10 +18,11 @@ mod residual;
 mod sources;
 
 pub use defect::Defect;
+pub use draft::{draft_operands, used_operands};
 pub use sources::TensorInfo;
 
 use crate::block::{Block, Ffn, Layer, Mixer};
-use crate::program::{PROGRAM_VERSION, Program};
+use crate::program::{Exit, PROGRAM_VERSION, Program};
 use crate::state;
 use checker::{Checker, Form, known};
 
@@ -59,14 +61,21 @@ impl Checker<'_> {
         ] {
             self.count("model", name, value);
         }
+        self.main();
+        self.draft();
+        self.unused();
+        self.state();
+    }
+
+    /// The main model.
+    fn main(&mut self) {
+        let p = self.program;
         self.entry();
         self.streams();
         for (index, layer) in p.layers.iter().enumerate() {
             self.layer(&format!("layers.{index}"), layer);
         }
-        self.exit();
-        self.unused();
-        self.state();
+        self.exit("exit", &p.exit);
     }
 
     fn entry(&mut self) {
@@ -87,30 +96,23 @@ impl Checker<'_> {
         self.ngram_embeddings();
     }
 
-    fn exit(&mut self) {
-        let exit = &self.program.exit;
+    fn exit(&mut self, place: &str, exit: &Exit) {
         let (vocabulary, hidden) = (self.program.dims.vocabulary, self.hidden());
-        self.reduction();
+        self.reduction(place, exit);
         if let Some(norm) = &exit.norm {
-            self.norm("exit.norm", norm, hidden);
+            self.norm(&format!("{place}.norm"), norm, hidden);
         }
-        self.expect(
-            "exit",
-            exit.head,
-            Form::Matrix,
-            &[known(vocabulary), hidden],
-        );
+        let rows = known(vocabulary);
+        self.expect(place, exit.head, Form::Matrix, &[rows, hidden]);
         if exit.logits == 0 || exit.logits > vocabulary && vocabulary > 0 {
-            self.geometry(
-                "exit",
-                format!("{} logits of {vocabulary} rows", exit.logits),
-            );
+            let message = format!("{} logits of {vocabulary} rows", exit.logits);
+            self.geometry(place, message);
         }
         if let Some(scale) = exit.scale {
-            self.finite("exit", "scale", scale);
+            self.finite(place, "scale", scale);
         }
         if let Some(cap) = exit.soft_cap {
-            self.positive("exit", "soft cap", cap.into());
+            self.positive(place, "soft cap", cap.into());
         }
     }
 
@@ -151,12 +153,19 @@ impl Checker<'_> {
         if !self.defects.is_empty() {
             return;
         }
-        for (bytes, when) in [
-            (state::bytes_per_token(self.program), "for each token"),
-            (state::fixed_bytes(self.program), "for each conversation"),
+        let p = self.program;
+        for (place, bytes, when) in [
+            ("model", state::bytes_per_token(p), "for each token"),
+            ("model", state::fixed_bytes(p), "for each conversation"),
+            ("draft", state::draft_bytes_per_token(p), "for each token"),
+            (
+                "draft",
+                state::draft_fixed_bytes(p),
+                "for each conversation",
+            ),
         ] {
             if bytes as u64 > MAX_STATE_BYTES {
-                self.geometry("model", format!("{bytes} bytes of state {when}"));
+                self.geometry(place, format!("{bytes} bytes of state {when}"));
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Residual schemes: what passes between layers, and how it ends.
 
 use super::checker::{Checker, Form, Size};
-use crate::block::{HyperGate, HyperMap, Residual, ResidualRead};
-use crate::program::StreamReduction;
+use crate::block::{HyperGate, HyperMap, Layer, Residual, ResidualRead};
+use crate::program::{Exit, StreamReduction};
 
 /// Most Sinkhorn passes: each costs time, and the matrix has long converged.
 const MAX_SINKHORN: usize = 1000;
@@ -56,6 +56,15 @@ impl Checker<'_> {
         }
     }
 
+    /// A layer of the draft passes on what the main model's layers do.
+    pub(super) fn same_streams(&mut self, place: &str, layer: &Layer) {
+        let first = self.program.layers.first();
+        if first.is_some_and(|first| flow(&first.residual) != flow(&layer.residual)) {
+            let message = "its residual is of another kind than that of layer 0";
+            self.geometry(place, message.to_owned());
+        }
+    }
+
     /// Streams that a block may add to; `None` where the scheme keeps a history instead.
     pub(super) fn stream_count(&self) -> Size {
         match flow(&self.program.layers.first()?.residual) {
@@ -106,9 +115,9 @@ impl Checker<'_> {
     }
 
     /// The streams are joined as the layers' scheme needs it.
-    pub(super) fn reduction(&mut self) {
+    pub(super) fn reduction(&mut self, place: &str, exit: &Exit) {
         let first = self.program.layers.first().map(|l| flow(&l.residual));
-        let reduction = &self.program.exit.reduction;
+        let reduction = &exit.reduction;
         let fits = match (first, reduction) {
             (None, _)
             | (Some(Flow::Sum), None)
@@ -119,13 +128,14 @@ impl Checker<'_> {
         };
         if !fits {
             let message = "its stream reduction does not fit the layers' residual";
-            self.geometry("exit", message.to_owned());
+            self.geometry(place, message.to_owned());
         }
         let streams = self.stream_count().filter(|_| fits);
+        let place = &format!("{place}.reduction");
         match reduction {
             None => {}
             Some(StreamReduction::AttentionResidual(read)) => {
-                self.residual_read("exit.reduction", read);
+                self.residual_read(place, read);
             }
             Some(StreamReduction::HyperConnections {
                 function,
@@ -134,16 +144,16 @@ impl Checker<'_> {
                 eps,
                 norm_eps,
             }) => {
-                self.eps("exit.reduction", *eps);
-                self.eps("exit.reduction", *norm_eps);
-                let width = self.width("exit.reduction", streams);
+                self.eps(place, *eps);
+                self.eps(place, *norm_eps);
+                let width = self.width(place, streams);
                 let shape = [streams, width];
-                self.expect("exit.reduction", *function, Form::Matrix, &shape);
-                self.vector("exit.reduction", *base, streams);
-                self.vector("exit.reduction", *scale, Some(1));
+                self.expect(place, *function, Form::Matrix, &shape);
+                self.vector(place, *base, streams);
+                self.vector(place, *scale, Some(1));
             }
             Some(StreamReduction::HyperResidual(gate)) => {
-                self.hyper_gate("exit.reduction", gate, streams, false);
+                self.hyper_gate(place, gate, streams, false);
             }
         }
     }
@@ -180,7 +190,7 @@ impl Checker<'_> {
     }
 
     /// Values of all streams of a token.
-    fn width(&mut self, place: &str, streams: Size) -> Size {
+    pub(super) fn width(&mut self, place: &str, streams: Size) -> Size {
         let (streams, hidden) = (streams?, self.hidden()?);
         self.product(place, &[("streams", streams), ("hidden size", hidden)])
     }

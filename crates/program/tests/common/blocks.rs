@@ -9,7 +9,8 @@ use lamella_program::block::{
     QkNormScope, RelativeBias, Residual, ResidualRead, RmsNorm, Rope, RopePairing, RopePlace,
     Routed, Router, RouterGroups, Scoring, ShortConvolution, Span, WeightRule, Yarn,
 };
-use lamella_program::program::{PerLayerEmbedding, Program, StreamReduction};
+use lamella_program::draft::{Draft, DraftDepth, DraftReads, HiddenNormScope, Join, JoinMap};
+use lamella_program::program::{Exit, PerLayerEmbedding, Program, StreamReduction};
 
 pub(crate) const EXPERTS: usize = 4;
 pub(crate) const STREAMS: usize = 3;
@@ -497,4 +498,70 @@ pub(crate) fn convolved() -> Program {
         layer.ffn.post_norm = normed(t, "ffn_post_norm", ()).pre_norm;
         vec![layer]
     })
+}
+
+/// Two draft heads of a program, which share its head: they concatenate where it has one stream and
+/// add where it has several.
+pub(crate) fn drafting(mut program: Program) -> Program {
+    let streams = program.boundary.width / HIDDEN;
+    let mut t = Table {
+        operands: std::mem::take(&mut program.operands),
+        prefix: String::new(),
+    };
+    let depths = (0..2).map(|index| {
+        t.prefix = format!("draft.{index}.");
+        let map = match streams {
+            1 => JoinMap::Concatenate {
+                embedding_first: index == 0,
+                projection: t.linear("projection", HIDDEN, 2 * HIDDEN),
+            },
+            _ => JoinMap::Add {
+                embedding: t.linear("embedding", HIDDEN, HIDDEN),
+                hidden: t.linear("hidden", HIDDEN, HIDDEN),
+            },
+        };
+        // The second head's norm covers all streams.
+        let (scope, width) = match index {
+            0 => (HiddenNormScope::Stream, HIDDEN),
+            _ => (HiddenNormScope::Joint, streams * HIDDEN),
+        };
+        let join = Join {
+            embedding_norm: t.norm("embedding_norm", HIDDEN),
+            hidden_norm_scope: scope,
+            hidden_norm: t.norm("hidden_norm", width),
+            map,
+        };
+        let residual = match streams {
+            1 => Residual::Plain,
+            _ => Residual::HyperResidual {
+                streams,
+                mixer: hyper_gate(&mut t, "mixer_gate", true),
+                ffn: hyper_gate(&mut t, "ffn_gate", true),
+            },
+        };
+        let reduction = (streams > 1)
+            .then(|| StreamReduction::HyperResidual(hyper_gate(&mut t, "last", false)));
+        DraftDepth {
+            join,
+            layer: Layer {
+                residual,
+                ..super::plain_layer(&mut t)
+            },
+            exit: Exit {
+                reduction,
+                norm: Some(t.norm("final", HIDDEN)),
+                ..program.exit.clone()
+            },
+        }
+    });
+    program.draft = Some(Draft {
+        reads: match streams {
+            1 => DraftReads::Normed,
+            _ => DraftReads::Streams,
+        },
+        depths: depths.collect(),
+        recycles: false,
+    });
+    program.operands = t.operands;
+    program
 }

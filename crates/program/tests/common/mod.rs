@@ -167,6 +167,7 @@ pub(crate) fn program_of(layers: impl FnOnce(&mut Table) -> Vec<Layer>) -> Progr
             soft_cap: None,
         },
         operands: t.operands,
+        draft: None,
         unused: Vec::new(),
     }
 }

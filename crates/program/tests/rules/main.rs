@@ -6,6 +6,7 @@ mod common;
 
 mod compressed;
 mod delta;
+mod draft;
 mod ffn;
 mod grouped;
 mod latent;
