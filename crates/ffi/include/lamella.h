@@ -1,6 +1,5 @@
 /*
- * What Lamella adds to the Segment and Edge interfaces. Nothing here is needed to
- * use them.
+ * What Lamella adds to Segment and Edge. Nothing here is needed to use them.
  *
  * Generated from the Rust sources of liblamella; a test keeps both equal.
  */

@@ -1,9 +1,8 @@
 /*
  * Segment, version 1: a contiguous range of a model's layers.
  *
- * Functions return 0, or -1 after writing a text with a NUL to `error`, which may be
- * NULL with size 0. Adapters are registered before the first look-up; look-ups may
- * then come from any thread.
+ * Functions return 0, or -1 after writing a text with a NUL to `error`, which may be NULL with
+ * size 0. Adapters are registered before the first look-up; look-ups may then come from any thread.
  *
  * Generated from the Rust sources of liblamella; a test keeps both equal.
  */

@@ -1,6 +1,8 @@
 //! The headers in `include/` are what the crate says. After a change to the interface:
 //! `LAMELLA_WRITE_HEADERS=1 cargo test -p lamella-ffi --test headers`.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 use cbindgen::{Builder, Config, DocumentationStyle, EnumConfig, Language, Style};
 use std::path::{Path, PathBuf};
 
@@ -8,38 +10,54 @@ use std::path::{Path, PathBuf};
 struct Header {
     name: &'static str,
     about: &'static str,
+    rules: &'static str,
     sources: &'static [&'static str],
     types: &'static [&'static str],
 }
 
+const RULES: &str = "
+Functions return 0, or -1 after writing a text with a NUL to `error`, which may be NULL with
+size 0. Adapters are registered before the first look-up; look-ups may then come from any thread.";
+
 const HEADERS: &[Header] = &[
     Header {
         name: "segment_runtime",
-        about: "Segment, version 1: a contiguous range of a model's layers.\n *\n \
-                * Functions return 0, or -1 after writing a text with a NUL to `error`, which may be\n \
-                * NULL with size 0. Adapters are registered before the first look-up; look-ups may\n \
-                * then come from any thread.",
+        about: "Segment, version 1: a contiguous range of a model's layers.",
+        rules: RULES,
         sources: &["segment/abi.rs", "segment/exports.rs"],
         types: &["ColiSegmentDType"],
     },
     Header {
         name: "edge_runtime",
-        about: "Edge, version 2: the two ends of a model: tokenizer, embedding, final transform\n \
-                * and head.\n *\n \
-                * Functions return 0, or -1 after writing a text with a NUL to `error`, which may be\n \
-                * NULL with size 0. Adapters are registered before the first look-up; look-ups may\n \
-                * then come from any thread.",
+        about: "Edge, version 2: the ends of a model: tokenizer, embedding, final transform, head.",
+        rules: RULES,
         sources: &["edge/abi.rs", "edge/exports.rs"],
         types: &["ColiEdgeDType"],
     },
     Header {
         name: "lamella",
-        about: "What Lamella adds to the Segment and Edge interfaces. Nothing here is needed to\n \
-                * use them.",
+        about: "What Lamella adds to Segment and Edge. Nothing here is needed to use them.",
+        rules: "",
         sources: &["lamella.rs"],
         types: &["LamellaCode"],
     },
 ];
+
+const ORIGIN: &str = "\n\nGenerated from the Rust sources of liblamella; a test keeps both equal.";
+
+/// The comment at the head of a header.
+fn banner(header: &Header) -> String {
+    let rules = if header.rules.is_empty() {
+        String::new()
+    } else {
+        format!("\n{}", header.rules)
+    };
+    let text = format!("{}{rules}{ORIGIN}", header.about);
+    let lines = text
+        .lines()
+        .map(|line| format!(" * {line}").trim_end().to_owned());
+    format!("/*\n{}\n */", lines.collect::<Vec<_>>().join("\n"))
+}
 
 fn crate_dir() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -48,10 +66,7 @@ fn crate_dir() -> PathBuf {
 fn generated(header: &Header) -> String {
     let guard = header.name.to_uppercase();
     let mut config = Config {
-        header: Some(format!(
-            "/*\n * {}\n *\n * Generated from the Rust sources of liblamella; a test keeps both equal.\n */",
-            header.about
-        )),
+        header: Some(banner(header)),
         include_guard: Some(format!("COLI_{guard}_H")),
         sys_includes: ["stddef.h", "stdint.h"].map(str::to_owned).to_vec(),
         no_includes: true,

@@ -34,7 +34,7 @@ const Fixture fixtures[FIXTURES] = {
 
 long fixtures_live;
 
-enum { MAX_CONTEXT = 256, VOCABULARY = 259, EOS = 1, FIRST_BYTE = 3, PIECE = 61 };
+enum { MAX_CONTEXT = 1024, VOCABULARY = 259, EOS = 1, FIRST_BYTE = 3, PIECE = 61 };
 
 typedef struct Engine {
     const Fixture *fixture;
