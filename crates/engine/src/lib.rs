@@ -11,6 +11,7 @@ pub mod error;
 pub mod generate;
 pub mod memory;
 pub mod model;
+mod model_session;
 pub mod options;
 pub mod state;
 pub mod step;
@@ -18,7 +19,8 @@ mod weights;
 
 pub use cancel::Cancel;
 pub use error::Error;
-pub use model::{Model, ModelSession, Report, lower};
+pub use model::{Model, Report, lower};
+pub use model_session::ModelSession;
 pub use options::{BackendKind, Options, SourcePolicy};
 pub use state::{Checkpoint, Session};
 pub use step::{Logits, Observer, Span};

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::memory::MemoryLimit;
 use crate::options::{BackendKind, Options};
 use crate::state::Session;
-use crate::step::{self, Logits, Observer, Span, StepContext, StepScratch};
+use crate::step::{self, Observer, Span, StepContext, StepScratch};
 use crate::weights::{self, Choice, OpenProgress};
 use lamella_container::{Lower, Store, human_bytes};
 use lamella_families::LowerError;
@@ -245,107 +245,6 @@ impl Model {
             entry,
         };
         step::run(backend.as_mut(), scratch, spans, context)
-    }
-}
-
-/// One conversation of a model, driven token by token.
-pub struct ModelSession {
-    model: Arc<Model>,
-    session: Session,
-    cancel: Cancel,
-    chunk: usize,
-    logits: Vec<f32>,
-}
-
-impl ModelSession {
-    /// An empty conversation. Prompts run in chunks of `chunk` tokens (0 = all at once); `cancel`
-    /// ends whatever runs.
-    ///
-    /// # Errors
-    /// As [`Model::session`].
-    pub fn new(model: Arc<Model>, chunk: usize, cancel: Cancel) -> Result<ModelSession, Error> {
-        let session = model.session();
-        let logits = Vec::with_capacity(model.vocabulary());
-        let chunk = if chunk == 0 { usize::MAX } else { chunk };
-        Ok(ModelSession {
-            model,
-            session,
-            cancel,
-            chunk,
-            logits,
-        })
-    }
-
-    /// The model.
-    #[must_use]
-    pub fn model(&self) -> &Arc<Model> {
-        &self.model
-    }
-
-    /// The conversation's state.
-    #[must_use]
-    pub fn session(&self) -> &Session {
-        &self.session
-    }
-
-    /// The conversation's state, to roll it back or reserve room.
-    pub fn session_mut(&mut self) -> &mut Session {
-        &mut self.session
-    }
-
-    fn read(&mut self, tokens: &[u32]) -> Result<(), Error> {
-        if tokens.is_empty() {
-            return Err(Error::EmptySpan);
-        }
-        // Only a later chunk can fail with earlier ones already part of the conversation.
-        let before = (tokens.len() > self.chunk).then(|| self.session.checkpoint());
-        let chunks = tokens.len().div_ceil(self.chunk);
-        for (index, chunk) in tokens.chunks(self.chunk.min(tokens.len())).enumerate() {
-            let logits = if index + 1 == chunks {
-                Logits::Last
-            } else {
-                Logits::None
-            };
-            let span = Span {
-                session: &mut self.session,
-                tokens: chunk,
-                logits,
-                out: &mut self.logits,
-            };
-            if let Err(error) = self.model.step(&mut [span], &self.cancel) {
-                if let Some(before) = &before {
-                    self.session.restore(before)?;
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-}
-
-impl crate::generate::LogitsSession for ModelSession {
-    type Error = Error;
-
-    fn vocabulary(&self) -> usize {
-        self.model.vocabulary()
-    }
-
-    fn position(&self) -> usize {
-        self.session.position()
-    }
-
-    fn context(&self) -> usize {
-        self.session.context()
-    }
-
-    fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
-        self.read(tokens)?;
-        Ok(&self.logits)
-    }
-
-    fn step(&mut self, token: u32) -> Result<&[f32], Error> {
-        self.read(&[token])?;
-        Ok(&self.logits)
     }
 }
 

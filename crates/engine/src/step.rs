@@ -19,6 +19,8 @@ pub enum Logits {
     None,
     /// Those after its last token.
     Last,
+    /// Those after its last so many tokens, at most all of them.
+    Tail(usize),
     /// Those after every token.
     All,
 }
@@ -31,8 +33,8 @@ pub struct Span<'a> {
     pub tokens: &'a [u32],
     /// Which logits to compute.
     pub logits: Logits,
-    /// Replaced by the logits, `[1 or tokens.len(), vocabulary]`; empty if none are wanted or the
-    /// step fails.
+    /// Replaced by the logits, a row of `vocabulary` for each token that wants them; empty if none
+    /// are wanted or the step fails.
     pub out: &'a mut Vec<f32>,
 }
 
@@ -233,13 +235,17 @@ fn write_logits(
     wanted.clear();
     for s in segments {
         let span = &spans[s.span];
-        let last = s.position + s.rows == span.session.position() + span.tokens.len();
-        let range = match span.logits {
-            Logits::None => continue,
-            Logits::Last if !last => continue,
-            Logits::Last => s.row + s.rows - 1..s.row + s.rows,
-            Logits::All => s.row..s.row + s.rows,
+        let tokens = span.tokens.len();
+        let count = match span.logits {
+            Logits::None => 0,
+            Logits::Last => 1,
+            Logits::Tail(count) => count.min(tokens),
+            Logits::All => tokens,
         };
+        // Rows of the segment before the first wanted one.
+        let first = span.session.position() + tokens - count;
+        let skipped = first.saturating_sub(s.position).min(s.rows);
+        let range = s.row + skipped..s.row + s.rows;
         wanted.extend(range.map(|row| Wanted {
             span: s.span,
             row: row as u32,

@@ -358,3 +358,86 @@ fn a_memory_limit_is_met_to_the_byte() {
         .to_string();
     assert!(error.contains(&format!("= {enough} bytes")), "{error}");
 }
+
+#[test]
+fn the_last_step_of_every_family_can_be_taken_back() {
+    for fixture in FAMILIES {
+        let (model, ids) = open_fixture(fixture);
+        let mut session = model.session();
+        let expected = bits(&read(&model, &mut session, &ids, usize::MAX));
+        let vocabulary = model.vocabulary();
+        assert_eq!(session.rewind(0), 0);
+        assert!(session.undo().is_err(), "there is no step to take back");
+        let mut position = 0;
+        for (length, ahead) in [(9, 1), (1, 5), (20, 16), (1, 1), (30, 12)] {
+            let end = position + length;
+            let got = bits(&read(&model, &mut session, &ids[position..end], usize::MAX));
+            assert!(
+                got == expected[position * vocabulary..end * vocabulary],
+                "{fixture}"
+            );
+            // Wrong tokens, all of them taken back at once, as often as it happens.
+            for turn in 0..2 {
+                let wrong: Vec<u32> = ids[turn..turn + ahead].to_vec();
+                let _ = read(&model, &mut session, &wrong, usize::MAX);
+                session.undo().expect("the step was the last thing");
+                assert_eq!(session.position(), end, "{fixture}");
+                assert!(session.undo().is_err(), "only one step");
+            }
+            position = end;
+        }
+        // A step that fails has used the second copy.
+        let _ = read(&model, &mut session, &ids[position..position + 1], 1);
+        let cancel = Cancel::new();
+        let mut observer = CancelAfter {
+            layer: 0,
+            cancel: cancel.clone(),
+        };
+        let mut out = Vec::new();
+        let span = Span {
+            session: &mut session,
+            tokens: &ids[..3],
+            logits: Logits::Last,
+            out: &mut out,
+        };
+        let failed = model.step_observed(&mut [span], &cancel, &mut observer);
+        assert!(matches!(failed, Err(Error::Cancelled)));
+        assert!(matches!(session.undo(), Err(Error::Irreversible { .. })));
+        assert_eq!(session.position(), position + 1);
+        let got = bits(&read(
+            &model,
+            &mut session,
+            &ids[position + 1..position + 4],
+            2,
+        ));
+        let from = (position + 1) * vocabulary;
+        assert!(got == expected[from..from + 3 * vocabulary], "{fixture}");
+    }
+}
+
+#[test]
+fn a_tail_of_logits_is_the_end_of_all_of_them() {
+    // Pieces of 3 rows, so that a tail begins in any place of a piece.
+    let dir = repository("fixtures/olmoe-101");
+    let options = Options {
+        threads: Some(2),
+        step_rows: 3,
+        ..Options::default()
+    };
+    let model = open(&dir, &options);
+    let ids = &reference_sequence(&dir)[..10];
+    let vocabulary = model.vocabulary();
+    let all = bits(&read(&model, &mut model.session(), ids, usize::MAX));
+    for count in [0, 1, 2, 3, 4, 7, 10, 99] {
+        let (mut session, mut out) = (model.session(), vec![1.0]);
+        let span = Span {
+            session: &mut session,
+            tokens: ids,
+            logits: Logits::Tail(count),
+            out: &mut out,
+        };
+        model.step(&mut [span], &Cancel::new()).expect("step");
+        let wanted = count.min(10) * vocabulary;
+        assert!(bits(&out) == all[all.len() - wanted..], "{count}");
+    }
+}

@@ -1,8 +1,9 @@
 //! Groups of options that several commands share. Exactly these are mirrored by `LAMELLA_*` and
 //! `lamella.toml`: the configuration derives its keys from here.
 
-use super::values::{self, Bias, ProgressMode};
+use super::values::{self, Bias, ProgressMode, Speculate};
 use clap::Args;
+use lamella_engine::generate::MOST_DRAFTS;
 use lamella_engine::{BackendKind, SourcePolicy};
 use lamella_kernels::Isa;
 use lamella_program::Encoding;
@@ -94,6 +95,14 @@ pub(crate) struct AnswerArgs {
     /// The system message
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) system: Option<String>,
+    /// Draft tokens ahead and check them together, where that pays; never changes an answer. lookup
+    /// drafts what followed when the same was last said [default: auto]
+    #[arg(long, value_name = "WHO", value_parser = values::speculate())]
+    pub(crate) speculate: Option<Speculate>,
+    /// Most tokens drafted at once [default: 8]
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = values::between::<1, { MOST_DRAFTS as u64 }>())]
+    pub(crate) draft_tokens: Option<usize>,
 }
 
 /// What is told on standard error.

@@ -4,7 +4,7 @@ mod groups;
 mod values;
 
 pub(crate) use groups::{AnswerArgs, EngineArgs, OutputArgs, SamplingArgs, ThreadsArgs};
-pub(crate) use values::ProgressMode;
+pub(crate) use values::{ProgressMode, Speculate};
 
 use clap::{Args, Parser, Subcommand};
 use lamella_program::Encoding;

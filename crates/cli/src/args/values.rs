@@ -23,6 +23,18 @@ pub(crate) enum ProgressMode {
     None,
 }
 
+/// Who drafts tokens ahead of the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Speculate {
+    /// Whoever can, where it pays.
+    #[default]
+    Auto,
+    /// Nobody.
+    Off,
+    /// What followed when the same was last said.
+    Lookup,
+}
+
 /// A token id and what is added to its logit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Bias {
@@ -72,6 +84,25 @@ pub(crate) fn source() -> impl TypedValueParser<Value = SourcePolicy> {
 pub(crate) fn isa() -> impl TypedValueParser<Value = Isa> {
     PossibleValuesParser::new(Isa::ALL.map(Isa::name))
         .map(|name| Isa::from_name(&name).expect("clap admits only these names"))
+}
+
+/// The names of [`Speculate`].
+const SPECULATE: &[(&str, Speculate)] = &[
+    ("auto", Speculate::Auto),
+    ("off", Speculate::Off),
+    ("lookup", Speculate::Lookup),
+];
+
+pub(crate) fn speculate() -> impl TypedValueParser<Value = Speculate> {
+    named(SPECULATE)
+}
+
+impl Speculate {
+    /// The name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        let named = SPECULATE.iter().find(|(_, value)| *value == self);
+        named.map_or("", |(name, _)| name)
+    }
 }
 
 pub(crate) fn progress() -> impl TypedValueParser<Value = ProgressMode> {

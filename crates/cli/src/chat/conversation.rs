@@ -1,9 +1,11 @@
 //! What was said, and the next answer.
 
+use super::drafts::{Drafting, Drafts};
 use crate::failure::Failure;
 use crate::model;
 use lamella_engine::generate::{
-    FinishReason, GenerateError, GenerateOptions, LogitsSession, Sampling, Token, generate,
+    FinishReason, GenerateError, GenerateOptions, LogitsSession, Sampling, SpeculationStats, Token,
+    generate, generate_speculating,
 };
 use lamella_engine::{Error, ModelSession};
 use lamella_text::{Bundle, ChatOptions, Message, StopStrings, TextStream};
@@ -16,6 +18,7 @@ pub(crate) struct Conversation {
     session: ModelSession,
     /// Tokens in the session: what they share with the next prompt is not read again.
     read: Vec<u32>,
+    drafts: Drafts,
     messages: Vec<Message>,
 }
 
@@ -26,6 +29,7 @@ pub(crate) struct Asked {
     pub(crate) stop: StopStrings,
     pub(crate) sampling: Sampling,
     pub(crate) seed: u64,
+    pub(crate) drafting: Drafting,
 }
 
 /// Why an answer ended.
@@ -66,7 +70,9 @@ pub(crate) struct Answer {
     pub(crate) prompt_time: Duration,
     pub(crate) decode_time: Duration,
     /// Tokens decoded in that time.
-    pub(crate) steps: usize,
+    pub(crate) decoded_tokens: usize,
+    /// What became of drafts; `None` where nobody drafts, or the answer was interrupted.
+    pub(crate) speculation: Option<SpeculationStats>,
     pub(crate) seed: u64,
 }
 
@@ -77,6 +83,7 @@ impl Conversation {
             bundle,
             session,
             read: Vec::new(),
+            drafts: Drafts::default(),
             messages,
         }
     }
@@ -160,41 +167,49 @@ impl Conversation {
         };
         let mut writing = Writing::new(self.bundle.stream(&asked.stop, false), on_text);
         let start = Instant::now();
-        let result = generate(
-            &mut self.session,
-            &prompt[cached..],
-            &options,
-            &mut |token| writing.token(token),
-        );
+        let (session, prompt_rest) = (&mut self.session, &prompt[cached..]);
+        let mut receive = |token: Token<'_>| writing.token(token);
+        let drafts = self.drafts.speculator(asked.drafting);
+        let speculates = drafts.is_some();
+        let result = match drafts {
+            None => generate(session, prompt_rest, &options, &mut receive),
+            Some(drafts) => {
+                generate_speculating(session, prompt_rest, &options, drafts, &mut receive)
+            }
+        };
         let finished = writing.finish();
         self.read = prompt.iter().chain(&writing.ids).copied().collect();
         self.read.truncate(self.session.position());
         finished?;
-        let (end, prompt_time, decode_time, steps) = match result {
-            Ok(f) => (writing.end(f.reason), f.prompt_time, f.decode_time, f.steps),
-            Err(GenerateError::Session(Error::Cancelled)) => {
-                let total = start.elapsed();
-                let first = writing.first.map_or(total, |first| first - start);
-                (
-                    End::Interrupted,
-                    first,
-                    total - first,
-                    writing.ids.len().saturating_sub(1),
-                )
-            }
-            Err(error) => return Err(failure(error)),
-        };
-        Ok(Answer {
-            text: writing.text,
-            ids: writing.ids,
-            end,
+        let mut answer = Answer {
+            end: End::Interrupted,
             prompt_tokens: prompt.len(),
             cached_tokens: cached,
-            prompt_time,
-            decode_time,
-            steps,
+            prompt_time: Duration::ZERO,
+            decode_time: Duration::ZERO,
+            decoded_tokens: writing.ids.len().saturating_sub(1),
+            speculation: None,
             seed: asked.seed,
-        })
+            text: String::new(),
+            ids: Vec::new(),
+        };
+        match result {
+            Ok(finish) => {
+                answer.end = writing.end(finish.reason);
+                answer.prompt_time = finish.prompt_time;
+                answer.decode_time = finish.decode_time;
+                answer.decoded_tokens = finish.decoded_tokens;
+                answer.speculation = speculates.then_some(finish.speculation);
+            }
+            Err(GenerateError::Session(Error::Cancelled)) => {
+                let total = start.elapsed();
+                answer.prompt_time = writing.first.map_or(total, |first| first - start);
+                answer.decode_time = total - answer.prompt_time;
+            }
+            Err(error) => return Err(failure(error)),
+        }
+        (answer.text, answer.ids) = (writing.text, writing.ids);
+        Ok(answer)
     }
 
     /// Takes the session back to what it shares with `prompt`, leaving at least one token to read.
@@ -207,7 +222,7 @@ impl Conversation {
             .take_while(|(a, b)| a == b)
             .count();
         let keep = shared.min(prompt.len().saturating_sub(1));
-        let keep = self.session.session_mut().rewind(keep);
+        let keep = self.session.rewind(keep);
         self.read.truncate(keep);
         keep
     }

@@ -1,11 +1,13 @@
 //! A conversation with a model: answers, and the loop that reads messages from a person.
 
 mod conversation;
+mod drafts;
 mod input;
 mod lines;
 mod slash;
 
 pub(crate) use conversation::{Answer, Asked, Conversation, End};
+pub(crate) use drafts::Drafting;
 pub(crate) use lines::Lines;
 
 use crate::args::{AnswerArgs, SamplingArgs};

@@ -85,6 +85,8 @@ fn unset(settings: &mut ChatSettings, name: &str) {
         "max_tokens" => answer.max_tokens = None,
         "stop" => answer.stop.clear(),
         "system" => answer.system = None,
+        "speculate" => answer.speculate = None,
+        "draft_tokens" => answer.draft_tokens = None,
         "temperature" => sampling.temperature = None,
         "top_k" => sampling.top_k = None,
         "top_p" => sampling.top_p = None,
@@ -118,6 +120,8 @@ pub(super) fn describe(settings: &ChatSettings) -> String {
         ("max_tokens", answer.max_tokens.map(|v| v.to_string())),
         ("stop", Some(stop.join(", ")).filter(|s| !s.is_empty())),
         ("system", answer.system.as_ref().map(quoted)),
+        ("speculate", answer.speculate.map(|v| v.name().to_owned())),
+        ("draft_tokens", answer.draft_tokens.map(|v| v.to_string())),
         ("temperature", number(sampling.temperature)),
         ("top_k", sampling.top_k.map(|v| v.to_string())),
         ("top_p", number(sampling.top_p)),
@@ -208,7 +212,11 @@ mod tests {
         let mut settings = settings();
         let fresh = describe(&settings);
         for name in changeable() {
-            let value = if name == "logit_bias" { "3=1" } else { "1" };
+            let value = match name.as_str() {
+                "logit_bias" => "3=1",
+                "speculate" => "off",
+                _ => "1",
+            };
             set(&mut settings, &name, value).unwrap();
             assert_ne!(describe(&settings), fresh, "{name}");
             set(&mut settings, &name, "default").unwrap();

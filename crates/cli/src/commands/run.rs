@@ -1,7 +1,7 @@
 //! `lamella run`: one answer, or a chat.
 
 use crate::args::{AnswerArgs, RunArgs, SamplingArgs};
-use crate::chat::{Answer, Asked, ChatSettings, Conversation, End, Lines, Voice, chat};
+use crate::chat::{Answer, Asked, ChatSettings, Conversation, Drafting, End, Lines, Voice, chat};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::model::{self, Place};
@@ -120,6 +120,7 @@ fn asked(
         stop,
         sampling: settings::sampling(sampling, &bundle.generation, bundle.tokenizer.vocabulary()),
         seed: settings::seed(sampling),
+        drafting: Drafting::of(answer),
     })
 }
 
@@ -190,8 +191,15 @@ impl Printer<'_> {
                 "prompt_ms": terminal::milliseconds(answer.prompt_time),
                 "prompt_per_second": terminal::rate(read, answer.prompt_time),
                 "decode_ms": terminal::milliseconds(answer.decode_time),
-                "decode_per_second": terminal::rate(answer.steps, answer.decode_time),
+                "decode_per_second": terminal::rate(answer.decoded_tokens, answer.decode_time),
             },
+            "speculation": answer.speculation.map(|stats| json!({
+                "drafted": stats.drafted,
+                "accepted": stats.accepted,
+                "passes": stats.passes,
+                "mean_accepted": stats.mean_accepted(),
+                "read_again": stats.read_again,
+            })),
         })
     }
 }
@@ -223,11 +231,17 @@ fn summary(answer: &Answer) -> String {
         0 => String::new(),
         cached => format!(" (+{cached} kept)"),
     };
+    let drafts = match answer.speculation {
+        Some(stats) if stats.drafted > 0 => {
+            format!(", {} of {} drafts right", stats.accepted, stats.drafted)
+        }
+        _ => String::new(),
+    };
     format!(
-        "[prompt {read} tokens{cached}{}, answer {} tokens{}, {}]",
+        "[prompt {read} tokens{cached}{}, answer {} tokens{}{drafts}, {}]",
         terminal::speed(read, answer.prompt_time),
         answer.ids.len(),
-        terminal::speed(answer.steps, answer.decode_time),
+        terminal::speed(answer.decoded_tokens, answer.decode_time),
         answer.end.name(),
     )
 }

@@ -1,7 +1,7 @@
 //! From logits to tokens: the session that generation drives, the choice of each token, and the
 //! rules for when to stop.
 //!
-//! [`generate`] drives one conversation. A caller that steps many conversations together holds one
+//! [`generate`] drives one conversation, [`generate_speculating`] too, with drafts. A caller that steps many conversations together holds one
 //! [`Generation`] each and gives it the logits; both follow the same rules:
 //!
 //! * a stop token is never emitted, it is the reason for the end;
@@ -11,17 +11,21 @@
 //!
 //! This module knows no model: [`LogitsSession`] is all it asks for.
 
+mod driver;
 mod logprobs;
 mod rng;
 mod sampler;
 mod settings;
+mod speculate;
 
+pub use driver::{Finish, FinishReason, generate, generate_speculating};
 pub use logprobs::{Logprobs, TokenLogprob};
 pub use sampler::{LogitsError, Sampler};
 pub use settings::{Sampling, SamplingError};
-
-use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+pub use speculate::{
+    Drafter, GRADES, MOST_DRAFTS, Outlook, PromptLookup, SpeculationStats, SpeculativeSession,
+    Speculator,
+};
 
 /// A conversation that reads tokens and predicts the next one.
 ///
@@ -98,37 +102,6 @@ pub struct Token<'a> {
     pub logprob: Option<f64>,
     /// The most probable tokens at this place, best first, where asked for.
     pub top: &'a [TokenLogprob],
-}
-
-/// Why an answer ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FinishReason {
-    /// The model chose a stop token.
-    Stop {
-        /// Which one.
-        token: u32,
-    },
-    /// The token budget or the context is used up.
-    Length,
-    /// The receiver of the tokens asked for no more.
-    Halted,
-}
-
-/// How an answer ended and what it took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Finish {
-    /// Why it ended.
-    pub reason: FinishReason,
-    /// Tokens of the prompt.
-    pub prompt_tokens: usize,
-    /// Tokens emitted.
-    pub generated_tokens: usize,
-    /// Calls of [`LogitsSession::step`]; with `decode_time` this is the decode speed.
-    pub steps: usize,
-    /// Time to read the prompt.
-    pub prompt_time: Duration,
-    /// Time from there to the end, the receiver's included.
-    pub decode_time: Duration,
 }
 
 /// A request that cannot be generated from.
@@ -283,58 +256,6 @@ impl Generation {
         };
         Ok(Advance::Token(Token { id, logprob, top }))
     }
-}
-
-/// Reads `prompt` and generates an answer, handing each token to `on_token`, which may end it.
-///
-/// Afterwards the session has read the prompt and every emitted token, except the last one where
-/// the answer ended by [`FinishReason::Length`] or [`FinishReason::Halted`]. With no room or budget
-/// for even one token the prompt is read all the same.
-///
-/// # Errors
-/// [`GenerateError`]: the request is refused before anything is read, or the session or its logits
-/// fail on the way.
-pub fn generate<S: LogitsSession + ?Sized>(
-    session: &mut S,
-    prompt: &[u32],
-    options: &GenerateOptions,
-    on_token: &mut dyn FnMut(Token<'_>) -> ControlFlow<()>,
-) -> Result<Finish, GenerateError<S::Error>> {
-    let (vocabulary, context) = (session.vocabulary(), session.context());
-    let mut generation = Generation::new(options, prompt, vocabulary, session.position(), context)?;
-    let budget = generation.remaining();
-    let start = Instant::now();
-    let mut logits = session.prefill(prompt).map_err(GenerateError::Session)?;
-    let prompt_time = start.elapsed();
-    let mut steps = 0;
-    let mut reason = FinishReason::Length;
-    while !generation.is_finished() {
-        let id = match generation.advance(logits)? {
-            Advance::Stop(token) => {
-                reason = FinishReason::Stop { token };
-                break;
-            }
-            Advance::Token(token) => {
-                if on_token(token).is_break() {
-                    reason = FinishReason::Halted;
-                    break;
-                }
-                token.id
-            }
-        };
-        if !generation.is_finished() {
-            logits = session.step(id).map_err(GenerateError::Session)?;
-            steps += 1;
-        }
-    }
-    Ok(Finish {
-        reason,
-        prompt_tokens: prompt.len(),
-        generated_tokens: budget - generation.remaining(),
-        steps,
-        prompt_time,
-        decode_time: start.elapsed() - prompt_time,
-    })
 }
 
 #[cfg(test)]

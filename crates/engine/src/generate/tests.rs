@@ -1,6 +1,7 @@
 //! Tests of the driver, on scripted sessions.
 
 use super::*;
+use std::ops::ControlFlow;
 
 /// A session that plays logits from a script, and remembers what it was asked.
 struct Scripted {

@@ -6,6 +6,8 @@ pub(crate) struct Fixed {
     next: Box<[f32]>,
     /// Whether the running step has begun to write `next`.
     touched: bool,
+    /// Whether the last finished step has left the values before it in `next`.
+    replaced: bool,
 }
 
 impl Fixed {
@@ -14,6 +16,7 @@ impl Fixed {
             now: vec![0.0; len].into_boxed_slice(),
             next: vec![0.0; len].into_boxed_slice(),
             touched: false,
+            replaced: false,
         }
     }
 
@@ -39,9 +42,17 @@ impl Fixed {
     }
 
     pub(super) fn commit(&mut self) {
+        self.replaced = self.touched;
         if self.touched {
             std::mem::swap(&mut self.now, &mut self.next);
             self.touched = false;
+        }
+    }
+
+    /// Takes back the last finished step. Nothing may have been changed since, and no step begun.
+    pub(super) fn undo(&mut self) {
+        if std::mem::take(&mut self.replaced) {
+            std::mem::swap(&mut self.now, &mut self.next);
         }
     }
 
@@ -89,5 +100,23 @@ mod tests {
         assert_eq!(fixed.values(), [5.0, 6.0]);
         fixed.clear();
         assert_eq!(fixed.edit(), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn the_last_finished_step_can_be_taken_back() {
+        let mut fixed = Fixed::new(1);
+        fixed.edit()[0] = 1.0;
+        fixed.commit();
+        fixed.edit()[0] = 2.0;
+        fixed.commit();
+        fixed.undo();
+        assert_eq!(fixed.values(), [1.0]);
+        // A step that wrote nothing has nothing to take back.
+        fixed.commit();
+        fixed.undo();
+        assert_eq!(fixed.values(), [1.0]);
+        fixed.edit()[0] += 4.0;
+        fixed.commit();
+        assert_eq!(fixed.values(), [5.0]);
     }
 }

@@ -2,6 +2,7 @@
 
 mod fixed;
 mod rows;
+mod undo;
 
 use crate::error::Error;
 pub(crate) use fixed::Fixed;
@@ -9,6 +10,7 @@ use lamella_program::Program;
 use lamella_program::state::{StateShape, history, layer_state};
 pub(crate) use rows::{Page, PagedRows};
 use std::sync::Arc;
+use undo::Before;
 
 /// One piece of a layer's state.
 pub(crate) enum Item {
@@ -132,6 +134,8 @@ pub struct Session {
     recent: Vec<u32>,
     /// Ids to remember.
     history: usize,
+    /// What the last step cannot find again by itself.
+    before: Before,
 }
 
 /// What a session cannot find again by itself, at some position. Made by
@@ -160,6 +164,7 @@ impl Session {
             layers: (0..program.layers.len()).map(layer).collect(),
             recent: Vec::with_capacity(2 * history),
             history,
+            before: Before::new(history),
         }
     }
 
@@ -227,6 +232,7 @@ impl Session {
     /// Goes back to at most `tokens` tokens, as far as the state allows; the position it has then.
     /// If that is below `tokens`, the session is empty.
     pub fn rewind(&mut self, tokens: usize) -> usize {
+        self.before.forget();
         let tokens = tokens.min(self.position);
         let tokens = if self.goes_back_to(tokens) { tokens } else { 0 };
         if tokens == 0 {
@@ -267,6 +273,7 @@ impl Session {
                 position: self.position,
             });
         }
+        self.before.forget();
         let targets = self.items_mut().filter_map(Item::fixed_mut);
         for (target, values) in targets.zip(&checkpoint.fixed) {
             target.set(values);
@@ -287,6 +294,7 @@ impl Session {
 
     /// Remembers the state to go back to if the step that begins now fails.
     pub(crate) fn begin(&mut self) {
+        self.before.forget();
         for rows in self.paged_mut() {
             rows.begin();
         }
@@ -311,6 +319,7 @@ impl Session {
 
     /// Makes what a step has written part of the conversation.
     pub(crate) fn commit(&mut self, tokens: &[u32]) {
+        self.before.remember(self.position, &self.recent);
         self.position += tokens.len();
         let position = self.position;
         for item in self.items_mut() {
@@ -327,12 +336,14 @@ impl Session {
         self.recent.extend_from_slice(new);
     }
 
+    /// Whether reading a token replaces state that cannot be found again.
+    pub(crate) fn overwrites(&self) -> bool {
+        self.history > 0 || self.items().any(|item| item.fixed().is_some())
+    }
+
     /// Whether dropping the tokens after the first `tokens` leaves the state of those.
     fn goes_back_to(&self, tokens: usize) -> bool {
-        tokens == self.position
-            || self.items().all(|item| item.fixed().is_none())
-                && self.history == 0
-                && self.reaches(tokens)
+        tokens == self.position || !self.overwrites() && self.reaches(tokens)
     }
 
     fn reaches(&self, tokens: usize) -> bool {
