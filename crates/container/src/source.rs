@@ -38,7 +38,7 @@ pub(crate) fn locate_all(program: &Program, checkpoint: &Checkpoint) -> Result<V
     let mut sources = operands
         .map(|operand| locate(operand, checkpoint))
         .collect::<Result<Vec<Source>, Error>>()?;
-    for layer in &program.layers {
+    for layer in program.every_layer() {
         match &layer.ffn.body {
             Ffn::Dense(unit) => agree(&mut sources, &pair(unit)),
             Ffn::Routed(routed) => {

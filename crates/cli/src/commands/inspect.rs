@@ -71,7 +71,10 @@ fn describe(summary: &Summary, state_bytes: u64) -> String {
 
 fn row(stored: &StoredBytes) -> Vec<String> {
     let encoding = match &stored.coding {
-        Some(coding) => format!("{coding} (read as {})", stored.encoding),
+        Some(coding) if stored.encoding.is_coded() => {
+            format!("{coding} (held as {})", stored.encoding)
+        }
+        Some(coding) => format!("{coding} (widened to {})", stored.encoding),
         None => stored.encoding.to_string(),
     };
     vec![
