@@ -10,17 +10,19 @@ use crate::source::{Source, locate_all, read_item, read_tiles};
 use lamella_program::encoding::TILE_ROWS;
 use lamella_program::{Defect, Encoding, Operand, OperandId, Program, TensorInfo, closure};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Turns the text of `config.json` and the tensor table into a program.
 pub type Lower<'a> = dyn Fn(&str, &[TensorInfo]) -> Result<Program, Vec<Defect>> + 'a;
 
-/// Text files that travel with a model.
-pub const TEXT_FILES: [&str; 11] = [
+/// Text files that travel with a model. Of programs nothing is run: `encoding_dsv4.py` holds texts
+/// that belong into prompts.
+pub const TEXT_FILES: [&str; 12] = [
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
     "config.json",
+    "encoding_dsv4.py",
     "generation_config.json",
     "merges.txt",
     "special_tokens_map.json",
@@ -29,6 +31,18 @@ pub const TEXT_FILES: [&str; 11] = [
     "tokenizer_config.json",
     "vocab.json",
 ];
+
+/// The folder in which a checkpoint may keep a text file.
+const TEXT_FOLDER: &str = "encoding";
+
+/// Where the checkpoint in `dir` has the text file `name`.
+fn text_path(dir: &Path, name: &str) -> PathBuf {
+    let inner = dir.join(TEXT_FOLDER).join(name);
+    match dir.join(name) {
+        path if path.exists() || !inner.exists() => path,
+        _ => inner,
+    }
+}
 
 /// An opened model. Reads are positioned and take `&self`: any number of threads may read.
 #[derive(Debug)]
@@ -401,7 +415,7 @@ impl Store {
             return Ok(None);
         }
         match &self.origin {
-            Origin::Checkpoint(l) => disk::read_text(&l.checkpoint.dir().join(name)),
+            Origin::Checkpoint(l) => disk::read_text(&text_path(l.checkpoint.dir(), name)),
             Origin::Container(c) => c.read_text(name),
         }
     }
@@ -412,7 +426,7 @@ impl Store {
         match &self.origin {
             Origin::Checkpoint(l) => TEXT_FILES
                 .into_iter()
-                .filter(|name| l.checkpoint.dir().join(name).is_file())
+                .filter(|name| text_path(l.checkpoint.dir(), name).is_file())
                 .map(str::to_owned)
                 .collect(),
             Origin::Container(c) => c.manifest.texts.iter().map(|t| t.file.clone()).collect(),

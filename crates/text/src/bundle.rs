@@ -5,12 +5,14 @@ use serde_json::{Map, Value};
 use crate::generation::Fields;
 use crate::template::{Clock, NamedTemplate, SpecialTokens};
 use crate::{
-    ChatOptions, ChatTemplate, Error, GenerationDefaults, Message, StopStrings, TextStream,
+    Chat, ChatOptions, ChatTemplate, Error, GenerationDefaults, Message, StopStrings, TextStream,
     Tokenizer, json,
 };
 
 /// The tokenizer: vocabulary, merges, added tokens.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
+/// The tokenizer of checkpoints without the former: tokens by rank.
+pub const RANKS_FILE: &str = "tiktoken.model";
 /// Special tokens by role, and in older checkpoints the chat template.
 pub const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 /// The chat template; wins over the one in `tokenizer_config.json`.
@@ -37,21 +39,21 @@ const SPECIAL_TOKENS: [&str; 7] = [
     "mask_token",
 ];
 
-/// Tokenizer, chat template, generation defaults and stop ids of a checkpoint.
+/// Tokenizer, chat format, generation defaults and stop ids of a checkpoint.
 #[derive(Debug, Clone)]
 pub struct Bundle {
     /// The tokenizer.
     pub tokenizer: Tokenizer,
     /// The checkpoint's generation settings; all unset where it has none.
     pub generation: GenerationDefaults,
-    template: Option<ChatTemplate>,
+    chat: Option<Chat>,
     stop_ids: Vec<u32>,
     special: SpecialTokens,
 }
 
 impl Bundle {
-    /// Loads the files that `read` gives by name. Only `tokenizer.json` must be there; but a file
-    /// that is there must be right.
+    /// Loads the files that `read` gives by name. Only `tokenizer.json`, or `tiktoken.model` with
+    /// `tokenizer_config.json`, must be there; but a file that is there must be right.
     pub fn load(read: &dyn Fn(&str) -> Option<String>) -> Result<Self, Error> {
         Self::load_with_clock(read, Clock::utc())
     }
@@ -61,20 +63,17 @@ impl Bundle {
         read: &dyn Fn(&str) -> Option<String>,
         clock: Clock,
     ) -> Result<Self, Error> {
-        let text = read(TOKENIZER_FILE).ok_or_else(|| Error::Missing {
-            file: TOKENIZER_FILE.into(),
-            hint: "without it text cannot become tokens; take it from the place the weights came \
-                   from (a bare tokenizer.model or tiktoken.model is not enough)"
-                .into(),
-        })?;
-        let tokenizer = Tokenizer::from_json(TOKENIZER_FILE, &text)?;
         let object = |file: &str| match read(file) {
             Some(text) => json::parse_object(file, &text),
             None => Ok(Map::new()),
         };
         let config = object(TOKENIZER_CONFIG_FILE)?;
+        let tokenizer = tokenizer(read, &config)?;
         let special = special_tokens(&config, &object(SPECIAL_TOKENS_FILE)?)?;
-        let template = template(read(CHAT_TEMPLATE_FILE), &config, &special, clock)?;
+        let chat = match template(read(CHAT_TEMPLATE_FILE), &config, &special, clock)? {
+            Some(template) => Some(Chat::Template(template)),
+            None => Chat::of_tokens(&tokenizer, read),
+        };
         let generation = match read(GENERATION_CONFIG_FILE) {
             Some(text) => GenerationDefaults::from_json(GENERATION_CONFIG_FILE, &text)?,
             None => GenerationDefaults::default(),
@@ -96,20 +95,15 @@ impl Bundle {
         Ok(Self {
             tokenizer,
             generation,
-            template,
+            chat,
             stop_ids,
             special,
         })
     }
 
-    /// The chat template, or an error that says what a checkpoint without one can do.
-    pub fn template(&self) -> Result<&ChatTemplate, Error> {
-        self.template.as_ref().ok_or(Error::NoChatTemplate)
-    }
-
-    /// Whether the checkpoint can chat.
-    pub fn has_template(&self) -> bool {
-        self.template.is_some()
+    /// What writes prompts, or an error that says what a checkpoint without it can do.
+    pub fn chat(&self) -> Result<&Chat, Error> {
+        self.chat.as_ref().ok_or(Error::NoChatTemplate)
     }
 
     /// Ids that end an answer, upward: those of `generation_config.json`, or of `config.json` where
@@ -124,19 +118,39 @@ impl Bundle {
     }
 
     /// The ids of a conversation: rendered, then encoded without added specials, since the
-    /// template has written them already.
+    /// template or format has written them already.
     pub fn encode_chat(
         &self,
         messages: &[Message],
         options: &ChatOptions,
     ) -> Result<Vec<u32>, Error> {
-        let prompt = self.template()?.render(messages, options)?;
-        self.tokenizer.encode(&prompt, false)
+        self.chat()?.render(messages, options)?.ids(&self.tokenizer)
     }
 
     /// A stream that decodes one answer.
     pub fn stream(&self, stops: &StopStrings, keep_special: bool) -> TextStream {
         TextStream::new(&self.tokenizer, stops, keep_special)
+    }
+}
+
+/// The tokenizer, from the one file of the two that is there; `tokenizer.json` if both are.
+fn tokenizer(
+    read: &dyn Fn(&str) -> Option<String>,
+    config: &Map<String, Value>,
+) -> Result<Tokenizer, Error> {
+    if let Some(text) = read(TOKENIZER_FILE) {
+        return Tokenizer::from_json(TOKENIZER_FILE, &text);
+    }
+    match read(RANKS_FILE) {
+        Some(text) => Tokenizer::from_ranks((RANKS_FILE, &text), (TOKENIZER_CONFIG_FILE, config)),
+        None => Err(Error::Missing {
+            file: TOKENIZER_FILE.into(),
+            hint: format!(
+                "without it text cannot become tokens; take it, or {RANKS_FILE} with \
+                 {TOKENIZER_CONFIG_FILE}, from the place the weights came from (a bare \
+                 tokenizer.model is not enough)"
+            ),
+        }),
     }
 }
 
@@ -216,7 +230,7 @@ fn eos_of_tokenizer(tokenizer: &Tokenizer, special: &SpecialTokens) -> Result<Op
     match tokenizer.token_id(token) {
         Some(id) => Ok(Some(id)),
         None => {
-            let cause = format!("`{token}` is no token of {TOKENIZER_FILE}");
+            let cause = format!("`{token}` is no token of {}", tokenizer.file());
             Err(Error::field(TOKENIZER_CONFIG_FILE, "eos_token", cause))
         }
     }
@@ -242,8 +256,8 @@ fn check_ids(file: &str, key: &str, ids: &[u32], tokenizer: &Tokenizer) -> Resul
     match ids.iter().find(|&&id| id as usize >= vocabulary) {
         None => Ok(()),
         Some(id) => {
-            let cause =
-                format!("has {id}, but the vocabulary of {TOKENIZER_FILE} ends at {vocabulary}");
+            let whose = tokenizer.file();
+            let cause = format!("has {id}, but the vocabulary of {whose} ends at {vocabulary}");
             Err(Error::field(file, key, cause))
         }
     }

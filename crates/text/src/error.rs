@@ -68,11 +68,18 @@ pub enum Error {
         /// The template's own words.
         cause: String,
     },
+    /// An option that the chat format does not have, or not with this value.
+    #[error("chat options: {cause}")]
+    ChatOption {
+        /// Which option, and what is wrong.
+        cause: String,
+    },
     /// A chat was asked of a checkpoint that carries no template.
     #[error(
         "the checkpoint carries no chat template (no chat_template.jinja, no `chat_template` in \
-         tokenizer_config.json), so it is no chat model as it stands: use a plain prompt, or put \
-         the template the model was trained with into chat_template.jinja"
+         tokenizer_config.json) and its tokenizer has the control tokens of no known format, so \
+         it is no chat model as it stands: use a plain prompt, or put the template the model was \
+         trained with into chat_template.jinja"
     )]
     NoChatTemplate,
     /// A message is not of the shape a chat message has.

@@ -20,6 +20,7 @@ use serde_json::Map;
 
 use crate::{Error, Message};
 pub use clock::{Clock, DateTime};
+pub(crate) use dumps::{Style, dumps};
 
 /// Work one rendering may do: about this many template instructions, or 64 times as many bytes
 /// produced. A conversation of a thousand messages needs about a fiftieth.
@@ -146,6 +147,16 @@ impl ChatTemplate {
     /// The file the template came from.
     pub fn file(&self) -> &str {
         &self.0.file
+    }
+
+    /// Whether the templates ask for a variable of this name. What they do not ask for changes
+    /// nothing.
+    pub fn reads(&self, variable: &str) -> bool {
+        let inner = &*self.0;
+        inner.names.iter().any(|name| {
+            let template = inner.environment.get_template(name);
+            template.is_ok_and(|it| it.undeclared_variables(false).contains(variable))
+        })
     }
 
     /// The prompt text of a conversation.
@@ -315,13 +326,13 @@ fn to_json(
             None => Ok(named.get::<Option<Value>>(name)?.unwrap_or(Value::from(()))),
         }
     };
-    let style = dumps::Style::new(
+    let style = Style::new(
         &argument(0, "ensure_ascii")?,
         &argument(1, "indent")?,
         &argument(2, "separators")?,
         &argument(3, "sort_keys")?,
     )?;
     named.assert_all_used()?;
-    let text = dumps::dumps(value, &style, &|bytes| state.consume_fuel(bytes as u64 / 4))?;
+    let text = dumps(value, &style, &|bytes| state.consume_fuel(bytes as u64 / 4))?;
     Ok(Value::from(text))
 }

@@ -465,8 +465,7 @@ fn no_template_means_no_chat_and_says_what_to_do() {
         _ => None,
     })
     .unwrap();
-    assert!(!bundle.has_template());
-    let error = bundle.template().unwrap_err();
+    let error = bundle.chat().unwrap_err();
     assert_eq!(error, Error::NoChatTemplate);
     assert!(error.to_string().contains("chat_template.jinja"));
     assert_eq!(bundle.stop_ids(), [0, 2]);

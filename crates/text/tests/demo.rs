@@ -73,11 +73,9 @@ fn all_prompts_render_and_encode_as_the_reference_does() {
         other => demo_file(other),
     })
     .unwrap();
-    assert_eq!(from_jinja.template().unwrap().file(), "chat_template.jinja");
-    assert_eq!(
-        from_config.template().unwrap().file(),
-        "tokenizer_config.json"
-    );
+    let file = |bundle: &Bundle| bundle.chat().unwrap().template().unwrap().file().to_owned();
+    assert_eq!(file(&from_jinja), "chat_template.jinja");
+    assert_eq!(file(&from_config), "tokenizer_config.json");
     let cases = eval();
     assert_eq!(cases.len(), 200);
     for case in &cases {
@@ -88,13 +86,9 @@ fn all_prompts_render_and_encode_as_the_reference_does() {
             ..ChatOptions::prompt()
         };
         for bundle in [&from_jinja, &from_config] {
-            let prompt = bundle
-                .template()
-                .unwrap()
-                .render(&messages, &options)
-                .unwrap();
+            let chat = bundle.chat().unwrap();
             assert_eq!(
-                prompt,
+                chat.render(&messages, &options).unwrap().text(),
                 case["prompt"].as_str().unwrap(),
                 "prompt {}",
                 case["id"]

@@ -3,15 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod common;
+
 use std::collections::HashMap;
 
+use common::added;
 use lamella_text::Tokenizer;
 use serde_json::{Value, json};
-
-fn added(id: u32, content: &str, special: bool) -> Value {
-    json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
-        "normalized": false, "special": special})
-}
 
 /// A vocabulary in the Llama style: byte tokens, marks, a few merges.
 fn llama_style(decoder: Value) -> Value {

@@ -25,7 +25,7 @@ pub(crate) fn run(
     let options = settings::options(&args.engine, args.threads.threads);
     let (model, bundle) = model::open_with_text(&place, &options, terminal)?;
     if !args.raw {
-        let usable = bundle.template().map(|_| ());
+        let usable = bundle.chat().map(|_| ());
         usable
             .map_err(|error| model::text_error(model.store().dir(), error))
             .context("use --raw to continue plain text")?;

@@ -11,7 +11,7 @@ use super::python;
 const MAX_DEPTH: usize = 256;
 
 /// How a value is written.
-pub(super) struct Style {
+pub(crate) struct Style {
     ascii: bool,
     indent: Option<String>,
     item: String,
@@ -20,6 +20,27 @@ pub(super) struct Style {
 }
 
 impl Style {
+    /// As Python writes by itself, with `ensure_ascii=False`.
+    pub(crate) fn spaced() -> Self {
+        Self {
+            ascii: false,
+            indent: None,
+            item: ", ".into(),
+            key: ": ".into(),
+            sort: false,
+        }
+    }
+
+    /// With sorted keys and no spaces.
+    pub(crate) fn compact() -> Self {
+        Self {
+            item: ",".into(),
+            key: ":".into(),
+            sort: true,
+            ..Self::spaced()
+        }
+    }
+
     /// From the arguments of `json.dumps`; `None` means not given.
     pub(super) fn new(
         ascii: &Value,
@@ -70,7 +91,7 @@ fn refuse(detail: impl Into<String>) -> Error {
 }
 
 /// Writes `value`. `charge` is asked before more bytes are made.
-pub(super) fn dumps(
+pub(crate) fn dumps(
     value: &Value,
     style: &Style,
     charge: &dyn Fn(usize) -> Result<(), Error>,

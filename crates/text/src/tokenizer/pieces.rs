@@ -191,6 +191,19 @@ impl Pieces {
         pieces
     }
 
+    /// Tokens whose ids count up from 0.
+    pub(super) fn in_order<'a>(tokens: impl Iterator<Item = &'a [u8]>) -> Self {
+        let mut pieces = Self {
+            bytes: Vec::new(),
+            spans: Vec::new(),
+        };
+        for (id, token) in (0..).zip(tokens) {
+            pieces.spans.push(NO_TOKEN);
+            pieces.add(id, token);
+        }
+        pieces
+    }
+
     fn add(&mut self, id: u32, bytes: &[u8]) {
         // No token gets longer, and the file is far smaller than 4 GiB, so offsets fit.
         let start = self.bytes.len() as u32;
