@@ -1,6 +1,7 @@
 /* The contract of Segment, over the seven fixtures: what a host may rely on, whatever the model. */
 
 #include "check.h"
+#include "fixture_state.h"
 #include "fixtures.h"
 
 enum { ROWS = 13, CONTEXT = 16, STREAM = 1 << 16 };
@@ -382,8 +383,29 @@ static void edges_fit(const Fixture *fixture) {
     OK(coli_segment_engine_close(engine, ERROR));
 }
 
+/* The fixtures are worth testing with: what a row comes to depends on the rows before it. */
+static void every_kind_remembers(void) {
+    enum { WIDTH = 6, LATER = 4 };
+    for (uint32_t kind = 1; kind < FIXTURE_ALL_KINDS; kind <<= 1) {
+        float rows[2][LATER][WIDTH];
+        for (int past = 0; past < 2; past++) {
+            float device[WIDTH] = {0}, *state = calloc(4096, sizeof *state);
+            CHECK(state && fixture_floats(kind, WIDTH, CONTEXT) <= 4096);
+            for (uint32_t p = 0; p < LATER; p++) {
+                const Place place = {WIDTH, CONTEXT, 1, p, p ? 7 : past};
+                for (int i = 0; i < WIDTH; i++)
+                    rows[past][p][i] = p ? 0.125f * (float)i : 0.5f * (float)(past + 1 + i % 2);
+                fixture_layer(kind, state, device, &place, rows[past][p]);
+            }
+            free(state);
+        }
+        CHECK(memcmp(rows[0][1], rows[1][1], (LATER - 1) * sizeof rows[0][1]) != 0);
+    }
+}
+
 int main(void) {
     uint32_t kinds = 0;
+    every_kind_remembers();
     for (int f = 0; f < FIXTURES; f++) {
         CHECK(!coli_segment_adapter_lookup(fixtures[f].id));
         CHECK(fixture_register_segment(&fixtures[f]) == 0);

@@ -195,6 +195,7 @@ static void text(void) {
     CHECK(probe_calls == before);
     OK(coli_edge_detokenize(edge, ids, 2, NULL, 0, &n, ERROR));
     CHECK(n == 2);
+    memset(out, 'y', sizeof out);
     OK(coli_edge_detokenize(edge, ids, 2, out, 3, &n, ERROR));
     CHECK(n == 2 && strcmp(out, "xx") == 0);
     REFUSED_AS(LAMELLA_BROKEN_ADAPTER, coli_edge_detokenize(edge, ids, 2, out, 2, &n, ERROR));

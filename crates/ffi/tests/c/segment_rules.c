@@ -334,10 +334,13 @@ static void runs(void) {
     session = session_of(engine);
     request = two_rows();
     request.rows = 1u << 30;
-    request.input_bytes = request.output_bytes = 0;
+    request.input_bytes = request.output_bytes = 0; /* the product in 32 bits */
     REFUSED_AS(LAMELLA_ARGUMENT, coli_segment_run(session, &request, ERROR));
-    request.input_bytes = request.output_bytes = (size_t)(((uint64_t)UINT32_MAX << 32));
+    CHECK(strstr(error, "input"));
+    request.rows = 1u << 31;
+    request.input_bytes = request.output_bytes = (size_t)(0 - (UINT64_C(1) << 33)); /* in 64 */
     REFUSED_AS(LAMELLA_ARGUMENT, coli_segment_run(session, &request, ERROR));
+    CHECK(strstr(error, "input"));
     coli_segment_session_destroy(session);
     OK(coli_segment_engine_close(engine, ERROR));
     probe_reset();
