@@ -31,11 +31,15 @@ pub struct Summary {
     pub vocabulary: usize,
     /// Longest context, in tokens.
     pub context: usize,
-    /// Parameters, tied ones once.
+    /// Parameters of the model, tied ones once.
     pub parameters: u64,
+    /// Draft heads.
+    pub draft_heads: usize,
+    /// Parameters that only the draft heads use.
+    pub draft_parameters: u64,
     /// Operands of the program.
     pub operands: usize,
-    /// Layers with routed experts.
+    /// Layers with routed experts, without those of draft heads.
     pub expert_layers: usize,
     /// Routed experts in a layer; the largest number where layers differ.
     pub experts: usize,
@@ -212,7 +216,8 @@ fn summarise<'a>(program: &Program, encodings: &Encodings<'a>, texts: Vec<String
             add(&mut stored, operand.role, encoding, None, bytes);
         }
     }
-    let banks = expert_banks(program);
+    let mut banks = expert_banks(program);
+    banks.retain(|bank| bank.layer < program.layers.len());
     let mut expert_bytes = BTreeMap::new();
     if let Some(bank) = banks.first() {
         for &encoding in encodings(bank.gate) {
@@ -230,6 +235,8 @@ fn summarise<'a>(program: &Program, encodings: &Encodings<'a>, texts: Vec<String
         vocabulary: program.dims.vocabulary,
         context: program.dims.context,
         parameters: program.parameters(),
+        draft_heads: program.depths().len(),
+        draft_parameters: program.draft_parameters(),
         operands: program.operands.len(),
         expert_layers: banks.len(),
         experts: banks.iter().map(|b| b.experts).max().unwrap_or(0),

@@ -138,6 +138,12 @@ pub enum Error {
         /// Values given.
         values: usize,
     },
+    /// A draft head was asked for that there is not.
+    #[error("no draft head: {reason}")]
+    NoDraft {
+        /// Why, and what to do.
+        reason: &'static str,
+    },
     /// A text file of the model is unusable.
     #[error("{}: {message}", path.display())]
     File {

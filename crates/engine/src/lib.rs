@@ -7,6 +7,7 @@
 
 mod backend;
 pub mod cancel;
+mod draft;
 pub mod error;
 pub mod generate;
 pub mod memory;

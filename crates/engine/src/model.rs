@@ -6,8 +6,8 @@ use crate::error::Error;
 use crate::memory::MemoryLimit;
 use crate::options::{BackendKind, Options};
 use crate::state::Session;
-use crate::step::{self, Observer, Span, StepContext, StepScratch};
-use crate::weights::{self, Choice, OpenProgress};
+use crate::step::{self, Entry, Observer, Span, StepContext, StepScratch};
+use crate::weights::{self, Choice, Layout, OpenProgress};
 use lamella_container::{Lower, Store, human_bytes};
 use lamella_families::LowerError;
 use lamella_kernels::Isa;
@@ -22,13 +22,15 @@ use std::time::{Duration, Instant};
 /// Prepared once and shared: conversations are [`Session`]s, work is done by [`Model::step`].
 /// Steps of one model run one after another; put conversations into one step to run them together.
 pub struct Model {
-    program: Arc<Program>,
+    pub(crate) program: Arc<Program>,
     store: Store,
     executor: Mutex<Executor>,
     step_rows: usize,
-    context: usize,
+    pub(crate) context: usize,
     report: Report,
-    identity: Arc<()>,
+    pub(crate) identity: Arc<()>,
+    /// Identities of the draft heads.
+    pub(crate) depths: Vec<Arc<()>>,
 }
 
 struct Executor {
@@ -51,6 +53,8 @@ pub struct Report {
     pub workspace_bytes: u64,
     /// Bytes of state a token costs.
     pub state_bytes_per_token: u64,
+    /// Bytes of state a token costs in the draft heads; 0 where they are not loaded.
+    pub draft_state_bytes_per_token: u64,
     /// Longest context of a session.
     pub context: usize,
     /// Elements held per encoding.
@@ -86,7 +90,7 @@ impl Model {
     ) -> Result<Arc<Model>, Error> {
         let start = Instant::now();
         let store = Store::open(path, lower)?;
-        let program = Arc::new(store.program().clone());
+        let program = Arc::new(opened_program(&store, options)?);
         let context = resolve_context(&program, options)?;
         if options.step_rows == 0 {
             return Err(setting("step rows", "must be at least 1"));
@@ -113,7 +117,10 @@ impl Model {
                 };
                 Box::new(cpu::Cpu::new(Arc::clone(&program), loaded, shape)?)
             }
-            BackendKind::Reference => Box::new(reference::Reference::prepare(&store, &choices)?),
+            BackendKind::Reference => {
+                let program = Arc::clone(&program);
+                Box::new(reference::Reference::prepare(&store, program, &choices)?)
+            }
         };
         let report = Report {
             backend: options.backend,
@@ -126,10 +133,12 @@ impl Model {
             resident_bytes: backend.resident_bytes(),
             workspace_bytes,
             state_bytes_per_token: state::bytes_per_token(&program) as u64,
+            draft_state_bytes_per_token: state::draft_bytes_per_token(&program) as u64,
             context,
             encodings: elements_by_encoding(&program, &choices),
             open_time: start.elapsed(),
         };
+        let depths = program.depths().iter().map(|_| Arc::new(())).collect();
         Ok(Arc::new(Model {
             program,
             store,
@@ -141,10 +150,11 @@ impl Model {
             context,
             report,
             identity: Arc::new(()),
+            depths,
         }))
     }
 
-    /// The program that runs.
+    /// The program that runs: without its draft, unless [`Options::draft`] asks for it.
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.program
@@ -179,7 +189,7 @@ impl Model {
     /// # Errors
     /// See [`Error`]; every session is then as it was.
     pub fn step(&self, spans: &mut [Span<'_>], cancel: &Cancel) -> Result<(), Error> {
-        self.run(spans, cancel, None, None)
+        self.run(spans, cancel, None, Entry::Tokens, &mut [])
     }
 
     /// [`step`](Model::step), showing the stream after each layer to `observer`.
@@ -192,7 +202,7 @@ impl Model {
         cancel: &Cancel,
         observer: &mut dyn Observer,
     ) -> Result<(), Error> {
-        self.run(spans, cancel, Some(observer), None)
+        self.run(spans, cancel, Some(observer), Entry::Tokens, &mut [])
     }
 
     /// Runs one span from layer `layer` on, entering with `activations` `[tokens, width]` as an
@@ -221,17 +231,23 @@ impl Model {
         if layer > self.program.layers.len() {
             return Err(setting("layer", "is beyond the last one"));
         }
-        self.run(&mut [span], cancel, observer, Some((layer, activations)))
+        let entry = Entry::Layer(layer, activations);
+        self.run(&mut [span], cancel, observer, entry, &mut [])
     }
 
-    fn run<'o>(
+    pub(crate) fn run<'o>(
         &self,
         spans: &mut [Span<'_>],
         cancel: &Cancel,
         observer: Option<&'o mut (dyn Observer + 'o)>,
-        entry: Option<(usize, &[f32])>,
+        entry: Entry<'_>,
+        rows: &mut [Vec<f32>],
     ) -> Result<(), Error> {
-        if spans.iter().any(|s| !s.session.belongs_to(&self.identity)) {
+        let identity = match entry {
+            Entry::Draft(depth, _) => &self.depths[depth],
+            _ => &self.identity,
+        };
+        if spans.iter().any(|s| !s.session.belongs_to(identity)) {
             return Err(Error::ForeignSession);
         }
         // A panic inside a step leaves only workspace behind, which the next step overwrites.
@@ -243,6 +259,7 @@ impl Model {
             cancel,
             observer,
             entry,
+            rows,
         };
         step::run(backend.as_mut(), scratch, spans, context)
     }
@@ -284,6 +301,20 @@ fn setting(name: &'static str, message: &str) -> Error {
         name,
         message: message.to_owned(),
     }
+}
+
+/// The program as it is executed: the store's, without its draft unless `options` ask for it.
+fn opened_program(store: &Store, options: &Options) -> Result<Program, Error> {
+    let mut program = store.program().clone();
+    if !options.draft {
+        program.draft = None;
+    } else if program.draft.is_none() {
+        return Err(Error::NoDraft {
+            reason: "the model has none; if its checkpoint has some and this is an older \
+                     container, convert it again",
+        });
+    }
+    Ok(program)
 }
 
 /// The context of sessions. A model may claim any; what could not hold the scores of a single
@@ -353,14 +384,15 @@ fn check_memory(
     for (operand, &choice) in program.operands.iter().zip(choices) {
         weights = weights.saturating_add(match options.backend {
             BackendKind::Cpu => weights::resident_bytes(operand, choice)? as u64,
+            BackendKind::Reference if choice.layout == Layout::Absent => 0,
             BackendKind::Reference => (operand.elements() as u64).saturating_mul(4),
         });
     }
     // One page of state for every layer: the least a conversation needs to start.
-    let page =
-        (lamella_kernels::PAGE as u64).saturating_mul(state::bytes_per_token(program) as u64);
-    let fixed = state::fixed_bytes(program) as u64;
-    let state = page.saturating_add(fixed);
+    let token = state::bytes_per_token(program) + state::draft_bytes_per_token(program);
+    let page = (lamella_kernels::PAGE as u64).saturating_mul(token as u64);
+    let fixed = state::fixed_bytes(program) + state::draft_fixed_bytes(program);
+    let state = page.saturating_add(fixed as u64);
     let need = weights.saturating_add(workspace).saturating_add(state);
     let limit = MemoryLimit::resolve(options.memory_limit);
     if need <= limit.bytes {
@@ -382,7 +414,8 @@ fn check_memory(
 
 fn elements_by_encoding(program: &Program, choices: &[Choice]) -> BTreeMap<&'static str, u64> {
     let mut sums = BTreeMap::new();
-    for (operand, choice) in program.operands.iter().zip(choices) {
+    let held = program.operands.iter().zip(choices);
+    for (operand, choice) in held.filter(|(_, choice)| choice.layout != Layout::Absent) {
         let encoding: Encoding = choice.resident;
         *sums.entry(encoding.name()).or_insert(0) += operand.elements() as u64;
     }

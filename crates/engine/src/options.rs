@@ -57,6 +57,9 @@ pub struct Options {
     /// Rows computed together; longer steps run in pieces of this size. Changes speed and
     /// workspace, never results.
     pub step_rows: usize,
+    /// Whether the draft heads are loaded, to guess tokens ahead
+    /// ([`Model::draft_step`](crate::Model::draft_step)).
+    pub draft: bool,
 }
 
 /// Rows computed together unless told otherwise.
@@ -73,6 +76,7 @@ impl Default for Options {
             memory_limit: None,
             context: None,
             step_rows: DEFAULT_STEP_ROWS,
+            draft: false,
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::state::Session;
 use lamella_kernels::any_non_finite;
 use lamella_program::Program;
+use std::ops::Range;
 
 /// Which logits a span wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,8 +73,41 @@ pub(crate) struct StepContext<'a, 'o> {
     pub(crate) step_rows: usize,
     pub(crate) cancel: &'a Cancel,
     pub(crate) observer: Option<&'o mut (dyn Observer + 'o)>,
-    /// Activations to enter with, and the layer they enter; `None` starts from the tokens.
-    pub(crate) entry: Option<(usize, &'a [f32])>,
+    /// Where the rows enter.
+    pub(crate) entry: Entry<'a>,
+    /// For each span, what a draft reads of its rows, `[tokens, width]`; empty if nobody asks.
+    pub(crate) rows: &'a mut [Vec<f32>],
+}
+
+/// Where the rows of a step enter the program.
+#[derive(Clone, Copy)]
+pub(crate) enum Entry<'a> {
+    /// As embeddings of their tokens.
+    Tokens,
+    /// As activations `[tokens, width]` before a layer.
+    Layer(usize, &'a [f32]),
+    /// As what a depth of the draft reads, `[tokens, width]` for each span, with their tokens.
+    Draft(usize, &'a [&'a [f32]]),
+}
+
+impl Entry<'_> {
+    /// The layers to run, numbered as in [`Program::every_layer`].
+    fn layers(&self, program: &Program) -> Range<usize> {
+        let main = program.layers.len();
+        match *self {
+            Entry::Tokens => 0..main,
+            Entry::Layer(first, _) => first..main,
+            Entry::Draft(depth, _) => main + depth..main + depth + 1,
+        }
+    }
+
+    /// The depth whose exit ends the step.
+    fn depth(&self) -> Option<usize> {
+        match *self {
+            Entry::Draft(depth, _) => Some(depth),
+            _ => None,
+        }
+    }
 }
 
 /// Buffers a step reuses.
@@ -84,6 +118,8 @@ pub(crate) struct StepScratch {
     wanted: Vec<Wanted>,
     rows: Vec<u32>,
     logits: Vec<f32>,
+    /// Rows that a draft reads, on their way in or out.
+    draft: Vec<f32>,
 }
 
 /// A row of a piece whose logits a span wants.
@@ -105,12 +141,18 @@ pub(crate) fn run(
 ) -> Result<(), Error> {
     for span in spans.iter_mut() {
         span.out.clear();
+    }
+    context.rows.iter_mut().for_each(Vec::clear);
+    for span in spans.iter() {
         validate(span, context.program)?;
     }
     for span in spans.iter_mut() {
         span.session.begin();
     }
     let result = run_pieces(backend, scratch, spans, &mut context);
+    if result.is_err() {
+        context.rows.iter_mut().for_each(Vec::clear);
+    }
     for span in spans.iter_mut() {
         match result {
             Ok(()) => span.session.commit(span.tokens),
@@ -187,24 +229,30 @@ fn run_piece(
     spans: &mut [Span<'_>],
     context: &mut StepContext<'_, '_>,
 ) -> Result<(), Error> {
-    let first_layer = match context.entry {
-        None => {
-            backend.embed(&scratch.segments, &scratch.tokens);
-            0
+    match context.entry {
+        Entry::Tokens => backend.embed(&scratch.segments, &scratch.tokens),
+        // Only whole single-span steps enter with activations; `Model` has checked the size.
+        Entry::Layer(_, activations) => backend.load(&scratch.segments, activations),
+        Entry::Draft(depth, read) => {
+            let width = context.program.boundary.width;
+            scratch.draft.clear();
+            for s in &scratch.segments {
+                let first = s.position - spans[s.span].session.position();
+                let rows = &read[s.span][first * width..(first + s.rows) * width];
+                scratch.draft.extend_from_slice(rows);
+            }
+            backend.join(depth, &scratch.segments, &scratch.tokens, &scratch.draft);
         }
-        Some((layer, activations)) => {
-            // Only whole single-span steps enter with activations; `Model` has checked the size.
-            backend.load(&scratch.segments, activations);
-            layer
-        }
-    };
-    for index in first_layer..context.program.layers.len() {
+    }
+    for index in context.entry.layers(context.program) {
         context.cancel.check()?;
         backend.layer(index, &scratch.segments, spans, context.cancel)?;
         if any_non_finite(backend.hidden()) {
-            return Err(Error::NonFinite {
-                place: format!("after layer {index}"),
-            });
+            let place = match context.entry.depth() {
+                None => format!("after layer {index}"),
+                Some(depth) => format!("after the layer of draft head {depth}"),
+            };
+            return Err(Error::NonFinite { place });
         }
         if let Some(observer) = context.observer.as_deref_mut() {
             let width = context.program.boundary.width;
@@ -215,7 +263,25 @@ fn run_piece(
         }
     }
     context.cancel.check()?;
-    write_logits(backend, scratch, spans)
+    write_rows(backend, scratch, context);
+    write_logits(backend, scratch, spans, context.entry.depth())
+}
+
+/// Gives every span what a draft reads of its rows of this piece, where somebody asks.
+fn write_rows(
+    backend: &mut dyn Backend,
+    scratch: &mut StepScratch,
+    context: &mut StepContext<'_, '_>,
+) {
+    if context.rows.is_empty() {
+        return;
+    }
+    backend.draft_rows(context.entry.depth(), &mut scratch.draft);
+    let width = context.program.boundary.width;
+    for s in &scratch.segments {
+        let rows = &scratch.draft[s.row * width..(s.row + s.rows) * width];
+        context.rows[s.span].extend_from_slice(rows);
+    }
 }
 
 /// Gives every span the logits it wants of this piece. The head is read once for many rows, not
@@ -224,6 +290,7 @@ fn write_logits(
     backend: &mut dyn Backend,
     scratch: &mut StepScratch,
     spans: &mut [Span<'_>],
+    depth: Option<usize>,
 ) -> Result<(), Error> {
     let StepScratch {
         segments,
@@ -259,14 +326,14 @@ fn write_logits(
         rows.extend(wanted.iter().map(|w| w.row));
         let out = &mut *spans[first.span].out;
         let before = out.len();
-        backend.logits(rows, out);
+        backend.logits(depth, rows, out);
         return check_logits(&out[before..]);
     }
     for part in wanted.chunks(LOGITS_TOGETHER) {
         rows.clear();
         rows.extend(part.iter().map(|w| w.row));
         logits.clear();
-        backend.logits(rows, logits);
+        backend.logits(depth, rows, logits);
         check_logits(logits)?;
         let each = logits.len() / part.len();
         for (w, row) in part.iter().zip(logits.chunks_exact(each)) {

@@ -6,6 +6,7 @@ use crate::options::{Options, SourcePolicy};
 use lamella_container::{CodecError, Store, decode, quantise};
 use lamella_kernels::{Matrix, pack, packed_bytes};
 use lamella_program::block::{Ffn, Mixer};
+use lamella_program::closure::draft_operands;
 use lamella_program::encoding::Policy;
 use lamella_program::{Encoding, Operand, OperandId, Program, Role};
 use std::collections::HashSet;
@@ -30,12 +31,14 @@ pub(crate) enum Layout {
     Packed,
     /// f32, row after row.
     Rows,
+    /// Nowhere: only the draft uses it, and that is not opened.
+    Absent,
 }
 
 /// Maps that are read row by row: the up-projection of latent attention is applied backwards to
 /// queries and forwards to values.
 fn read_by_rows(program: &Program) -> HashSet<OperandId> {
-    let mixers = program.layers.iter().map(|layer| &layer.mixer.body);
+    let mixers = program.every_layer().map(|layer| &layer.mixer.body);
     mixers
         .filter_map(|mixer| match mixer {
             Mixer::LatentAttention(a) => Some(a.latent_up.weight),
@@ -59,11 +62,23 @@ pub struct OpenProgress {
 /// [`Error::EncodingUnavailable`] for the first operand that cannot be had as wanted.
 pub(crate) fn choose_all(store: &Store, options: &Options) -> Result<Vec<Choice>, Error> {
     let by_rows = read_by_rows(store.program());
+    let draft = draft_operands(store.program());
     let operands = store.program().operands.iter().enumerate();
     operands
         .map(|(i, operand)| {
             let id = OperandId(i as u32);
-            let choice = choose(operand, store.encodings(id), options)?;
+            if draft.contains(&id) && !options.draft {
+                return Ok(Choice {
+                    stored: Encoding::F32,
+                    resident: Encoding::F32,
+                    layout: Layout::Absent,
+                });
+            }
+            let policy = options.want.map(|want| match draft.contains(&id) {
+                true => Policy::draft(want.given(store.encodings(id))),
+                false => Policy::uniform(want),
+            });
+            let choice = choose(operand, store.encodings(id), policy, options.source)?;
             Ok(match by_rows.contains(&id) {
                 true => Choice {
                     layout: Layout::Rows,
@@ -76,7 +91,12 @@ pub(crate) fn choose_all(store: &Store, options: &Options) -> Result<Vec<Choice>
 }
 
 /// The choice for an operand, without regard to its layout.
-fn choose(operand: &Operand, stored: &[Encoding], options: &Options) -> Result<Choice, Error> {
+fn choose(
+    operand: &Operand,
+    stored: &[Encoding],
+    policy: Option<Policy>,
+    source: SourcePolicy,
+) -> Result<Choice, Error> {
     let unavailable = |want, reason: String| Error::EncodingUnavailable {
         operand: operand.name.clone(),
         want,
@@ -101,16 +121,16 @@ fn choose(operand: &Operand, stored: &[Encoding], options: &Options) -> Result<C
             layout,
         });
     }
-    let Some(want) = options.want else {
+    let Some(policy) = policy else {
         return Ok(Choice {
             stored: first,
             resident: first,
             layout: Layout::Packed,
         });
     };
-    let target = Policy::uniform(want).encoding(operand.role).unwrap_or(want);
+    let target = policy.encoding(operand.role).unwrap_or(policy.linear);
     let target = target.given(stored);
-    let usable = options.source != SourcePolicy::Transient || !target.is_compiled();
+    let usable = source != SourcePolicy::Transient || !target.is_compiled();
     if usable && stored.contains(&target) {
         return Ok(Choice {
             stored: target,
@@ -119,14 +139,14 @@ fn choose(operand: &Operand, stored: &[Encoding], options: &Options) -> Result<C
         });
     }
     match canonical {
-        Some(source) if target.is_compiled() && options.source != SourcePolicy::Stored => {
+        Some(canonical) if target.is_compiled() && source != SourcePolicy::Stored => {
             Ok(Choice {
-                stored: source,
+                stored: canonical,
                 resident: target,
                 layout: Layout::Packed,
             })
         }
-        _ => Err(unavailable(target, why_not(target, stored, options.source))),
+        _ => Err(unavailable(target, why_not(target, stored, source))),
     }
 }
 
@@ -168,6 +188,7 @@ fn item_bytes(operand: &Operand, choice: Choice) -> Result<usize, Error> {
     let bytes = match choice.layout {
         Layout::Rows => operand.item_elements().checked_mul(4),
         Layout::Packed => packed_bytes(choice.resident, operand.rows(), operand.cols()),
+        Layout::Absent => Some(0),
     };
     bytes
         .and_then(|b| b.checked_next_multiple_of(64))
@@ -180,13 +201,16 @@ fn item_bytes(operand: &Operand, choice: Choice) -> Result<usize, Error> {
 /// # Errors
 /// [`Error::Table`] for the first one that does not, and what reading it returns.
 pub(crate) fn check_tables(store: &Store, choices: &[Choice]) -> Result<(), Error> {
-    for layer in &store.program().layers {
+    for layer in store.program().every_layer() {
         let Ffn::Routed(routed) = &layer.ffn.body else {
             continue;
         };
         let Some(table) = routed.router.hash_table else {
             continue;
         };
+        if choices[table.index()].layout == Layout::Absent {
+            continue;
+        }
         let values = read_f32(store, table, 0, choices[table.index()])?;
         let experts = routed.experts as f32;
         let wrong = |v: &&f32| !(**v >= 0.0 && **v < experts && v.fract() == 0.0);
@@ -305,7 +329,7 @@ pub(crate) fn load_all(
     for (operand, &choice) in store.program().operands.iter().zip(choices) {
         loaded.push(Loaded {
             encoding: match choice.layout {
-                Layout::Rows => Encoding::F32,
+                Layout::Rows | Layout::Absent => Encoding::F32,
                 Layout::Packed => choice.resident,
             },
             rows: operand.rows(),
@@ -317,6 +341,9 @@ pub(crate) fn load_all(
     let total = loaded.iter().map(Loaded::bytes).sum();
     let mut jobs = Vec::new();
     for (index, l) in loaded.iter_mut().enumerate() {
+        if l.item_bytes == 0 {
+            continue;
+        }
         let id = OperandId(index as u32);
         for (item, slot) in l.data.chunks_exact_mut(l.item_bytes).enumerate() {
             jobs.push(Mutex::new(Job {

@@ -40,6 +40,10 @@ fn describe(summary: &Summary, state_bytes: u64) -> String {
     line("family", summary.family.clone());
     line("parameters", grouped(summary.parameters));
     line("layers", summary.layers.to_string());
+    if summary.draft_heads > 0 {
+        let (heads, parameters) = (summary.draft_heads, grouped(summary.draft_parameters));
+        line("draft heads", format!("{heads}, {parameters} parameters"));
+    }
     line("hidden size", summary.hidden.to_string());
     line("vocabulary", summary.vocabulary.to_string());
     line(

@@ -79,6 +79,16 @@ fn describe(store: &Store) -> String {
         }
     }
     text.push_str(&format!("\n{}\n", block(program, &program.exit)));
+    if let Some(draft) = &program.draft {
+        let follows = if draft.recycles { "recycle" } else { "each once" };
+        text.push_str(&format!("draft reads {:?}, {follows}\n", draft.reads));
+        for (index, depth) in draft.depths.iter().enumerate() {
+            text.push_str(&format!("\ndraft head {index}\n{}", block(program, depth)));
+            for item in state::layer_state(program, program.layers.len() + index) {
+                text.push_str(&format!("state {}: {:?}\n", item.name, item.shape));
+            }
+        }
+    }
     for unused in &program.unused {
         let (name, reason, count) = (&unused.name, &unused.reason, unused.tensors.len());
         text.push_str(&format!(

@@ -32,10 +32,15 @@ pub(crate) trait Backend: Send {
     /// Starts a piece of `tokens.len()` rows from their embeddings.
     fn embed(&mut self, segments: &[Segment], tokens: &[u32]);
 
+    /// Starts a piece of depth `depth` of the draft: joins the embeddings of `tokens` with the rows
+    /// `read` `[tokens, width]`.
+    fn join(&mut self, depth: usize, segments: &[Segment], tokens: &[u32], read: &[f32]);
+
     /// Starts a piece from activations `[rows, width]` that enter some later layer.
     fn load(&mut self, segments: &[Segment], activations: &[f32]);
 
-    /// Runs layer `index` over the piece, reading and extending the sessions' state of that layer.
+    /// Runs layer `index` of [`every_layer`](lamella_program::Program::every_layer) over the piece,
+    /// reading and extending the sessions' state of that layer.
     fn layer(
         &mut self,
         index: usize,
@@ -47,6 +52,11 @@ pub(crate) trait Backend: Send {
     /// The stream between layers, `[rows, width]`.
     fn hidden(&self) -> &[f32];
 
-    /// Appends the logits of the given rows of the piece to `out`, `[rows.len(), logits]`.
-    fn logits(&mut self, rows: &[u32], out: &mut Vec<f32>);
+    /// Appends the logits of the given rows of the piece to `out`, `[rows.len(), logits]`, through
+    /// the exit of `depth` or of the main model.
+    fn logits(&mut self, depth: Option<usize>, rows: &[u32], out: &mut Vec<f32>);
+
+    /// Replaces `out` by what a depth of the draft reads of the piece, `[rows, width]`, after the
+    /// layer of `depth` or the main model's last.
+    fn draft_rows(&mut self, depth: Option<usize>, out: &mut Vec<f32>);
 }

@@ -79,13 +79,13 @@ impl Item {
     }
 }
 
-/// Names of every layer's items, in their order.
+/// Names of the items of every layer, the draft's too, in their order.
 pub(crate) fn item_names(program: &Program) -> Vec<Vec<String>> {
     let names = |index| {
         let items = layer_state(program, index).into_iter();
         items.map(|item| item.name).collect()
     };
-    (0..program.layers.len()).map(names).collect()
+    (0..program.every_layer().count()).map(names).collect()
 }
 
 /// State of one layer: its items in the order of
@@ -95,6 +95,14 @@ pub(crate) struct LayerState {
 }
 
 impl LayerState {
+    fn new(program: &Program, index: usize, context: usize) -> LayerState {
+        let items = layer_state(program, index);
+        let items = items.iter().map(|item| Item::new(&item.shape, context));
+        LayerState {
+            items: items.collect(),
+        }
+    }
+
     /// Item `index`, which is declared as rows.
     pub(crate) fn rows(&self, index: usize) -> &PagedRows {
         match self.items[index].paged() {
@@ -123,9 +131,11 @@ impl LayerState {
 /// One conversation: how far it is and what each layer remembers.
 ///
 /// A session grows by [`Model::step`](crate::Model::step) and shrinks by
-/// [`truncate`](Session::truncate). It belongs to the model that made it.
+/// [`truncate`](Session::truncate). It belongs to the model that made it. What a draft head
+/// remembers of a conversation is a session too, and belongs to that head
+/// ([`Model::draft_session`](crate::Model::draft_session)).
 pub struct Session {
-    /// Identity of the model: the same allocation, not an equal value.
+    /// Identity of the model, or of its draft head: the same allocation, not an equal value.
     model: Arc<()>,
     position: usize,
     context: usize,
@@ -150,18 +160,33 @@ pub struct Checkpoint {
 impl Session {
     /// An empty session for `program`.
     pub(crate) fn new(model: Arc<()>, program: &Program, context: usize) -> Session {
-        let layer = |index| LayerState {
-            items: layer_state(program, index)
-                .iter()
-                .map(|item| Item::new(&item.shape, context))
-                .collect(),
+        let layer = |index| LayerState::new(program, index, context);
+        let layers = (0..program.layers.len()).map(layer).collect();
+        Session::of(model, layers, history(program), context)
+    }
+
+    /// An empty session for depth `depth` of the draft of `program`. It has layers up to that
+    /// depth's, and all but the last one are empty.
+    pub(crate) fn of_depth(
+        model: Arc<()>,
+        program: &Program,
+        depth: usize,
+        context: usize,
+    ) -> Session {
+        let own = program.layers.len() + depth;
+        let layer = |index| match index == own {
+            true => LayerState::new(program, index, context),
+            false => LayerState { items: Vec::new() },
         };
-        let history = history(program);
+        Session::of(model, (0..=own).map(layer).collect(), 0, context)
+    }
+
+    fn of(model: Arc<()>, layers: Vec<LayerState>, history: usize, context: usize) -> Session {
         Session {
             model,
             position: 0,
             context,
-            layers: (0..program.layers.len()).map(layer).collect(),
+            layers,
             recent: Vec::with_capacity(2 * history),
             history,
             before: Before::new(history),

@@ -2,18 +2,23 @@
 
 use lamella_engine::{BackendKind, Model};
 use lamella_program::block::Ffn;
+use lamella_program::closure::draft_operands;
 use lamella_program::encoding::Policy;
 use lamella_program::{Encoding, OperandId, Program, Role};
 use std::collections::HashMap;
 
-/// Bytes of weights that decoding one token reads: everything but the experts that are not chosen
-/// and the rows of the embedding that are not looked up.
+/// Bytes of weights that decoding one token reads: everything but the experts that are not chosen,
+/// the rows of the embedding that are not looked up, and the draft heads.
 pub(super) fn active_bytes(model: &Model, want: Option<Encoding>) -> u64 {
     let program = model.program();
     let chosen = chosen_experts(program);
+    let draft = draft_operands(model.store().program());
     let mut sum = 0;
     for (number, operand) in program.operands.iter().enumerate() {
         let id = OperandId(number as u32);
+        if draft.contains(&id) {
+            continue;
+        }
         let encoding = resident_encoding(model, id, want);
         let is_lookup = operand.role == Role::Embedding && program.exit.head != id;
         let rows = if is_lookup { 1 } else { operand.rows() };

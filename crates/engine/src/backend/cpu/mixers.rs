@@ -63,7 +63,8 @@ impl Scratch {
 }
 
 fn longest_ring(program: &Program) -> usize {
-    let items = (0..program.layers.len()).flat_map(|index| layer_state(program, index));
+    let layers = 0..program.every_layer().count();
+    let items = layers.flat_map(|index| layer_state(program, index));
     let rings = items.filter_map(|item| match item.shape {
         StateShape::Ring { rows, width } => Some(rows * width),
         _ => None,
@@ -85,7 +86,7 @@ fn indexer(mixer: &Mixer) -> Option<&Indexer> {
 }
 
 fn most_selected(program: &Program) -> usize {
-    let layers = program.layers.iter();
+    let layers = program.every_layer();
     let indexers = layers.filter_map(|layer| indexer(&layer.mixer.body));
     indexers.map(|ix| ix.top_k).max().unwrap_or(0)
 }
@@ -189,7 +190,7 @@ pub(super) fn compressed_sizes(
 
 /// Floats of attention scratch a thread needs: scores of [`TOGETHER`] queries, and biases.
 pub(super) fn scratch_floats(program: &Program, context: usize) -> usize {
-    let layers = program.layers.iter();
+    let layers = program.every_layer();
     let needs = layers.map(|layer| match &layer.mixer.body {
         Mixer::CompressedAttention(a) => scores_of(a.window + context),
         Mixer::Attention(a) if a.relative_bias.is_some() => 2 * scores_of(context),

@@ -7,6 +7,7 @@
 mod attention;
 mod compressed;
 mod delta;
+mod draft;
 mod ffn;
 mod latent;
 mod listed;
@@ -65,10 +66,10 @@ struct Core {
     names: Vec<Vec<String>>,
 }
 
-/// Distinct rotations of the program's layers.
+/// Distinct rotations of the program's layers, the draft's too.
 fn distinct_ropes(program: &Program) -> Vec<Rope> {
     let mut ropes: Vec<Rope> = Vec::new();
-    for layer in &program.layers {
+    for layer in program.every_layer() {
         let (own, index) = match &layer.mixer.body {
             Mixer::Attention(a) => (a.rope.as_ref(), a.indexer.as_ref()),
             Mixer::LatentAttention(a) => (
@@ -95,7 +96,7 @@ fn distinct_ropes(program: &Program) -> Vec<Rope> {
 /// Layers before each one that seal a block of the attention residual.
 fn sealed_before(program: &Program) -> Vec<usize> {
     let mut sealed = 0;
-    let layers = program.layers.iter();
+    let layers = program.every_layer();
     layers
         .map(|layer| {
             let before = sealed;
@@ -113,7 +114,7 @@ fn transposed_taps(program: &Program, weights: &[Loaded]) -> Vec<Box<[f32]>> {
     let operands = program.operands.iter().zip(weights);
     operands
         .map(|(operand, loaded)| {
-            if operand.role != Role::Kernel {
+            if operand.role != Role::Kernel || loaded.bytes() == 0 {
                 return Box::default();
             }
             let (taps, weights) = (operand.cols(), loaded.vector());
@@ -223,6 +224,20 @@ impl Core {
         }
     }
 
+    /// The embedding of a token as it enters the streams.
+    fn embed_token(&self, token: u32, out: &mut [f32]) {
+        let entry = &self.program.entry;
+        let table = self.weights[entry.embedding.index()].matrix(0);
+        unpack_row(&table, token as usize, out);
+        if let Some(scale) = entry.scale {
+            self.kernels.scale(out, scale);
+        }
+        if let Some(norm) = &entry.norm {
+            self.kernels
+                .rms_norm_in_place(out, self.norm_weight(norm), norm.eps);
+        }
+    }
+
     /// Norms each `width` values of `x` on their own.
     fn norm_heads_of(&self, norm: &RmsNorm, width: usize, x: &mut [f32]) {
         let weight = self.norm_weight(norm);
@@ -233,7 +248,7 @@ impl Core {
 
     /// Runs a layer's mixer over the piece.
     fn mixer(&self, index: usize, segments: &[Segment], spans: &mut [Span<'_>], work: &mut Work) {
-        match &self.program.layers[index].mixer.body {
+        match &self.program.layer(index).mixer.body {
             Mixer::Attention(a) => self.attention(a, index, segments, spans, work),
             Mixer::LatentAttention(a) => {
                 self.latent_attention(a, index, segments, spans, work);
@@ -265,29 +280,25 @@ impl Backend for Cpu {
     fn embed(&mut self, segments: &[Segment], tokens: &[u32]) {
         self.begin(segments);
         let core = &self.core;
-        let entry = &core.program.entry;
         let (width, stream) = (core.program.dims.hidden, core.program.boundary.width);
-        let table = core.weights[entry.embedding.index()].matrix(0);
         let first = core.program.layers.first().map(|layer| &layer.residual);
         let last_only = matches!(first, Some(Residual::AttentionResidual { .. }));
         for (row, &token) in self.work.hidden.chunks_exact_mut(stream).zip(tokens) {
             // The last part is the running sum of an attention residual; other streams all start
             // as the embedding.
             let (others, own) = row.split_at_mut(stream - width);
-            unpack_row(&table, token as usize, own);
-            if let Some(scale) = entry.scale {
-                core.kernels.scale(own, scale);
-            }
-            if let Some(norm) = &entry.norm {
-                core.kernels
-                    .rms_norm_in_place(own, core.norm_weight(norm), norm.eps);
-            }
+            core.embed_token(token, own);
             if !last_only {
                 others
                     .chunks_exact_mut(width)
                     .for_each(|s| s.copy_from_slice(own));
             }
         }
+    }
+
+    fn join(&mut self, depth: usize, segments: &[Segment], tokens: &[u32], read: &[f32]) {
+        self.begin(segments);
+        self.core.join(depth, tokens, read, &mut self.work);
     }
 
     fn load(&mut self, segments: &[Segment], activations: &[f32]) {
@@ -303,7 +314,7 @@ impl Backend for Cpu {
         cancel: &Cancel,
     ) -> Result<(), Error> {
         let Cpu { core, work } = self;
-        let layer = &core.program.layers[index];
+        let layer = core.program.layer(index);
         core.add_ngrams(index, segments, spans, work);
         let frame = Frame::new(layer, Site::Mixer, &layer.mixer, core.sealed[index]);
         core.enter_block(&frame, work);
@@ -338,9 +349,13 @@ impl Backend for Cpu {
         &self.work.hidden
     }
 
-    fn logits(&mut self, rows: &[u32], out: &mut Vec<f32>) {
+    fn draft_rows(&mut self, depth: Option<usize>, out: &mut Vec<f32>) {
+        self.core.draft_rows(depth, &self.work, out);
+    }
+
+    fn logits(&mut self, depth: Option<usize>, rows: &[u32], out: &mut Vec<f32>) {
         let Cpu { core, work } = self;
-        let exit = &core.program.exit;
+        let exit = core.program.exit_of(depth);
         let width = core.program.dims.hidden;
         let count = rows.len();
         let work = &mut *work;

@@ -1,11 +1,13 @@
 //! The working buffers of a step, made once for the largest piece.
 
 use super::attention::SharedPages;
-use super::{Segment, Shape, distinct_ropes, mixers};
+use super::{Segment, Shape, distinct_ropes, draft, mixers};
 use crate::step::LOGITS_TOGETHER;
 use lamella_kernels::{KvShape, QuantisedRows};
 use lamella_program::block::{Ffn, Mixer, Residual};
-use lamella_program::{Program, Role};
+use lamella_program::closure::used_operands;
+use lamella_program::program::{Exit, StreamReduction};
+use lamella_program::{OperandId, Program, Role};
 
 /// Which block of a layer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,6 +46,8 @@ struct Widths {
     input: usize,
     /// Widest concatenation of n-gram rows.
     ngram: usize,
+    /// Values that joining a row and a token needs.
+    join: usize,
 }
 
 impl Widths {
@@ -53,15 +57,22 @@ impl Widths {
             stream: program.boundary.width,
             ..Widths::default()
         };
-        for operand in &program.operands {
-            if matches!(operand.role, Role::Linear | Role::Head | Role::Router) {
+        let used = used_operands(program);
+        for (number, operand) in program.operands.iter().enumerate() {
+            let used = used.contains(&OperandId(number as u32));
+            if used && matches!(operand.role, Role::Linear | Role::Head | Role::Router) {
                 w.input = w.input.max(operand.cols());
             }
         }
         for table in &program.entry.per_layer_embeddings {
             w.ngram = w.ngram.max(program.operand(table.key.weight).cols());
         }
-        for layer in &program.layers {
+        w.exit(program, &program.exit);
+        for depth in program.depths() {
+            w.join = w.join.max(draft::floats_per_row(program, &depth.join));
+            w.exit(program, &depth.exit);
+        }
+        for layer in program.every_layer() {
             w.branch |= layer.mixer.post_norm.is_some() || layer.ffn.post_norm.is_some();
             w.branch |= layer.mixer.convolution.is_some() || layer.ffn.convolution.is_some();
             w.residual(program, &layer.residual);
@@ -75,6 +86,12 @@ impl Widths {
             w.ffn(program, &layer.ffn.body);
         }
         w
+    }
+
+    fn exit(&mut self, program: &Program, exit: &Exit) {
+        if let Some(StreamReduction::HyperResidual(gate)) = &exit.reduction {
+            self.rank = self.rank.max(program.operand(gate.down.weight).rows());
+        }
     }
 
     fn residual(&mut self, program: &Program, residual: &Residual) {
@@ -147,7 +164,7 @@ impl Angles {
 
 /// Whether a mixer undoes its rotation on its output.
 fn undoes(program: &Program) -> bool {
-    let mut layers = program.layers.iter();
+    let mut layers = program.every_layer();
     layers.any(|layer| matches!(layer.mixer.body, Mixer::CompressedAttention(_)))
 }
 
@@ -221,6 +238,8 @@ pub(super) struct Work {
     pub(super) shared: Vec<f32>,
     /// Rows of n-gram tables.
     pub(super) ngram: Vec<f32>,
+    /// What a draft joins.
+    pub(super) join: Vec<f32>,
     /// Quantised block inputs.
     pub(super) quantised: QuantisedRows,
     /// Quantised block inputs of every (expert, row) pair.
@@ -273,6 +292,7 @@ impl Work {
             latent_out: vec![0.0; rows * w.latent],
             shared: vec![0.0; rows * w.hidden],
             ngram: vec![0.0; rows * w.ngram],
+            join: vec![0.0; rows * w.join],
             quantised: QuantisedRows::with_capacity(rows, w.widest_input()),
             quantised_gathered: QuantisedRows::with_capacity(
                 rows * w.top_k,
@@ -349,6 +369,7 @@ pub(crate) fn workspace_bytes(
         + w.arena
         + w.inner()
         + w.ngram
+        + w.join
         + 2 * w.latent
         + w.experts
         + ropes;

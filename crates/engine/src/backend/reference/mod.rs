@@ -7,6 +7,7 @@
 mod attention;
 mod compressed;
 mod delta;
+mod draft;
 mod ffn;
 mod latent;
 mod math;
@@ -18,7 +19,7 @@ use crate::cancel::Cancel;
 use crate::error::Error;
 use crate::state::{Fixed, LayerState, PagedRows, item_names};
 use crate::step::Span;
-use crate::weights::{self, Choice};
+use crate::weights::{self, Choice, Layout};
 use lamella_container::Store;
 use lamella_program::block::{Linear, Mixer, Residual, RmsNorm};
 use lamella_program::state::history;
@@ -73,13 +74,19 @@ impl Row<'_> {
 }
 
 impl Reference {
-    /// Reads every operand of the store and widens it.
-    pub(crate) fn prepare(store: &Store, choices: &[Choice]) -> Result<Reference, Error> {
-        let program = Arc::new(store.program().clone());
+    /// Reads the operands of `program`, which is the store's with or without its draft, and widens
+    /// them.
+    pub(crate) fn prepare(
+        store: &Store,
+        program: Arc<Program>,
+        choices: &[Choice],
+    ) -> Result<Reference, Error> {
         let mut operands = Vec::with_capacity(program.operands.len());
         for (index, operand) in program.operands.iter().enumerate() {
-            let mut values = Vec::with_capacity(operand.elements());
-            for item in 0..operand.items() {
+            let here = choices[index].layout != Layout::Absent;
+            let items = if here { operand.items() } else { 0 };
+            let mut values = Vec::with_capacity(items * operand.item_elements());
+            for item in 0..items {
                 values.extend(weights::read_f32(
                     store,
                     OperandId(index as u32),
@@ -144,9 +151,23 @@ impl Reference {
 
     /// Layers before `index` that seal a block of the attention residual.
     fn sealed_before(&self, index: usize) -> usize {
-        let layers = self.program.layers[..index].iter();
+        let layers = self.program.every_layer().take(index);
         let seals = |r: &Residual| matches!(r, Residual::AttentionResidual { seals: true, .. });
         layers.filter(|layer| seals(&layer.residual)).count()
+    }
+
+    /// The embedding of a token as it enters the streams.
+    fn embedding(&self, token: u32) -> Vec<f32> {
+        let (entry, width) = (&self.program.entry, self.program.dims.hidden);
+        let at = token as usize * width;
+        let mut row = self.weight(entry.embedding)[at..at + width].to_vec();
+        if let Some(scale) = entry.scale {
+            row.iter_mut().for_each(|v| *v *= scale);
+        }
+        if let Some(norm) = &entry.norm {
+            self.norm_parts(norm, width, &mut row);
+        }
+        row
     }
 
     /// The stream that starts from one embedded token.
@@ -170,21 +191,19 @@ impl Backend for Reference {
     }
 
     fn embed(&mut self, _segments: &[Segment], tokens: &[u32]) {
-        let entry = &self.program.entry;
-        let width = self.program.dims.hidden;
-        let mut hidden = Vec::with_capacity(tokens.len() * self.program.boundary.width);
-        for &token in tokens {
-            let at = token as usize * width;
-            let mut row = self.weight(entry.embedding)[at..at + width].to_vec();
-            if let Some(scale) = entry.scale {
-                row.iter_mut().for_each(|v| *v *= scale);
-            }
-            if let Some(norm) = &entry.norm {
-                self.norm_parts(norm, width, &mut row);
-            }
-            hidden.extend(self.enter(&row));
-        }
-        self.hidden = hidden;
+        let rows = tokens.iter();
+        self.hidden = rows
+            .flat_map(|&token| self.enter(&self.embedding(token)))
+            .collect();
+        self.selections = vec![None; tokens.len()];
+    }
+
+    fn join(&mut self, depth: usize, _segments: &[Segment], tokens: &[u32], read: &[f32]) {
+        let width = self.program.boundary.width;
+        let rows = tokens.iter().zip(read.chunks_exact(width));
+        self.hidden = rows
+            .flat_map(|(&token, row)| self.join_row(depth, token, row))
+            .collect();
         self.selections = vec![None; tokens.len()];
     }
 
@@ -201,7 +220,7 @@ impl Backend for Reference {
         cancel: &Cancel,
     ) -> Result<(), Error> {
         let program = Arc::clone(&self.program);
-        let (layer, width) = (&program.layers[index], program.boundary.width);
+        let (layer, width) = (program.layer(index), program.boundary.width);
         let (history, sealed) = (history(&program), self.sealed_before(index));
         for segment in segments {
             for i in 0..segment.rows {
@@ -236,8 +255,12 @@ impl Backend for Reference {
         &self.hidden
     }
 
-    fn logits(&mut self, rows: &[u32], out: &mut Vec<f32>) {
-        let exit = &self.program.exit;
+    fn draft_rows(&mut self, depth: Option<usize>, out: &mut Vec<f32>) {
+        *out = self.read_by_draft(depth);
+    }
+
+    fn logits(&mut self, depth: Option<usize>, rows: &[u32], out: &mut Vec<f32>) {
+        let exit = self.program.exit_of(depth);
         let (width, hidden) = (self.program.boundary.width, self.program.dims.hidden);
         for &row in rows {
             let row = row as usize;
