@@ -394,7 +394,8 @@ static void every_kind_remembers(void) {
             for (uint32_t p = 0; p < LATER; p++) {
                 const Place place = {WIDTH, CONTEXT, 1, p, p ? 7 : past};
                 for (int i = 0; i < WIDTH; i++)
-                    rows[past][p][i] = p ? 0.125f * (float)i : 0.25f * (float)((past + 1) * (i % 3 + 1));
+                    rows[past][p][i] =
+                        p ? 0.125f * (float)i : 0.25f * (float)((past + 1) * (i % 3 + 1));
                 fixture_layer(kind, state, device, &place, rows[past][p]);
             }
             free(state);
