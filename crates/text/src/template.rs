@@ -294,6 +294,7 @@ fn environment(clock: Clock) -> Environment<'static> {
     environment.set_debug(false);
     environment.add_filter("tojson", to_json);
     environment.add_filter("string", python::string);
+    environment.add_test("iterable", python::iterable);
     environment.add_filter("stored", stored::stored);
     environment.add_filter("attached", stored::attached);
     // Not part of Jinja2; they print or chain values without bound.

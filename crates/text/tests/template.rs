@@ -82,6 +82,26 @@ fn what_fails_in_python_fails_here() {
     assert!(failures.is_empty(), "\n{failures}");
 }
 
+/// Many templates ask so whether there are tools, or whether content has parts.
+#[test]
+fn iterable_is_what_python_goes_over() {
+    for (value, iterable) in [
+        ("none", false),
+        ("0", false),
+        ("true", false),
+        ("nothing", true),
+        ("''", true),
+        ("'a'", true),
+        ("[]", true),
+        ("{}", true),
+        ("range(2)", true),
+    ] {
+        let template = parse(&format!("{{{{ {value} is iterable }}}}")).unwrap();
+        let text = template.render(&[], &ChatOptions::default()).unwrap();
+        assert_eq!(text, if iterable { "True" } else { "False" }, "{value}");
+    }
+}
+
 #[test]
 fn a_template_that_does_not_parse_names_file_and_line() {
     for (source, line, part) in [
@@ -270,4 +290,69 @@ fn messages_are_never_run() {
     let text = "{{ 7 * 7 }}{% raw %}{# x #}<b>&amp;";
     let rendered = template.render(&[Message::user(text)], &ChatOptions::default());
     assert_eq!(rendered.as_deref(), Ok(text));
+}
+
+/// `LAMELLA_TEMPLATES` is a folder of templates with the `matrix.json` that
+/// golden/make_template_matrix.py has written there.
+#[test]
+#[ignore = "needs templates and their renderings in the folder LAMELLA_TEMPLATES"]
+fn templates_in_a_folder() {
+    let folder = std::path::PathBuf::from(std::env::var_os("LAMELLA_TEMPLATES").unwrap());
+    let text = std::fs::read_to_string(folder.join("matrix.json")).unwrap();
+    let golden: Value = serde_json::from_str(&text).unwrap();
+    let special = golden["special"].as_object().unwrap();
+    let mut failures = std::collections::BTreeMap::<String, Vec<String>>::new();
+    let (mut equal, mut refused, mut lenient) = (0, 0, 0);
+    for case in golden["cases"].as_array().unwrap() {
+        let file = case[0].as_str().unwrap();
+        let title = case[1].as_str().unwrap();
+        let source = std::fs::read_to_string(folder.join(file)).unwrap();
+        let mut messages = messages_from_json(golden["conversations"][title].clone()).unwrap();
+        messages.iter_mut().for_each(Message::parse_arguments);
+        let options = ChatOptions {
+            add_generation_prompt: case[4].as_bool().unwrap(),
+            tools: match case[3].as_bool().unwrap() {
+                true => golden["tools"].as_array().cloned(),
+                false => None,
+            },
+            variables: case[2].as_object().unwrap().clone(),
+            ..ChatOptions::default()
+        };
+        let only = [named("default", &source)];
+        let rendered = ChatTemplate::named(file, &only, special.clone(), clock())
+            .and_then(|template| template.render(&messages, &options));
+        match (&rendered, case[5].as_str()) {
+            (Ok(text), Some(expected)) if text == expected => equal += 1,
+            (Err(_), None) => refused += 1,
+            // Python does not go over `None`, nor write a generator as JSON.
+            (Ok(_), None) if is_type_error(&case[5]) => lenient += 1,
+            _ => failures.entry(file.into()).or_default().push(format!(
+                "{title} {} tools {}: {}",
+                case[2],
+                case[3],
+                differing(&rendered, &case[5])
+            )),
+        }
+    }
+    println!("{equal} equal, {refused} refused by both, {lenient} refused by Python alone");
+    for (file, cases) in &failures {
+        println!("{file}: {} differ, as {}", cases.len(), cases[0]);
+    }
+    assert!(failures.is_empty());
+}
+
+fn is_type_error(expected: &Value) -> bool {
+    let error = expected["error"].as_str().unwrap();
+    error == "'NoneType' object is not iterable" || error.ends_with("is not JSON serializable")
+}
+
+/// Where a rendering differs from what was expected.
+fn differing(rendered: &Result<String, Error>, expected: &Value) -> String {
+    let (Ok(text), Some(expected)) = (rendered, expected.as_str()) else {
+        return format!("{:.200?} and not {:.200}", rendered, expected.to_string());
+    };
+    let pairs = text.chars().zip(expected.chars());
+    let same = pairs.take_while(|(a, b)| a == b).count();
+    let part = |text: &str| text.chars().skip(same).take(60).collect::<String>();
+    format!("{:?} and not {:?}", part(text), part(expected))
 }

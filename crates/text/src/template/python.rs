@@ -49,6 +49,15 @@ pub(super) fn format(
     }
 }
 
+/// The test `iterable`: what Python's `iter` takes. `None` is not, which minijinja goes over.
+pub(super) fn iterable(value: &Value) -> bool {
+    match value.kind() {
+        ValueKind::None | ValueKind::Bool | ValueKind::Number => false,
+        ValueKind::Undefined | ValueKind::String => true,
+        _ => value.try_iter().is_ok(),
+    }
+}
+
 /// The filter `string`.
 pub(super) fn string(state: &State<'_, '_>, value: &Value) -> Result<Value, Error> {
     match value.kind() {
