@@ -149,6 +149,31 @@ impl Checkpoint {
         *hasher.finalize().as_bytes()
     }
 
+    /// Digest of the configuration and of the named tensors: what they are, and both ends of their
+    /// bytes.
+    pub(crate) fn digest_of<'a>(
+        &self,
+        tensors: impl Iterator<Item = &'a str>,
+    ) -> Result<[u8; 32], Error> {
+        const END: u64 = 512;
+        let mut hasher = blake3::Hasher::new_derive_key("lamella checkpoint model v1");
+        hasher.update(self.config.as_bytes());
+        let mut bytes = [0; END as usize];
+        for name in tensors {
+            let Some((tensor, location)) = self.find(name) else {
+                continue;
+            };
+            hasher.update(format!("{name}\0{}\0{:?}\0", tensor.dtype, tensor.shape).as_bytes());
+            let length = location.length.min(END);
+            let end = &mut bytes[..length as usize];
+            for start in [0, location.length - length] {
+                self.read_at(location.file, location.offset + start, end)?;
+                hasher.update(end);
+            }
+        }
+        Ok(*hasher.finalize().as_bytes())
+    }
+
     /// Looks at a few pages of every weights file, before hours are spent on it: a download that
     /// reserved its file and stopped leaves a good header and long stretches of zeros.
     pub(crate) fn check_filled(&self) -> Result<(), Error> {

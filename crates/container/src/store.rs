@@ -452,6 +452,26 @@ impl Store {
         }
     }
 
+    /// Digest of the model as far as `operands` go, the same wherever its files lie. For a container
+    /// it follows from the identity; for a checkpoint from `config.json` and the name, type, shape
+    /// and both ends of every tensor that these operands are made of: no other tensor is read.
+    ///
+    /// # Errors
+    /// If a tensor cannot be read.
+    pub fn model_digest(&self, operands: &[OperandId]) -> Result<[u8; 32], Error> {
+        match &self.origin {
+            Origin::Checkpoint(l) => {
+                let operands = operands
+                    .iter()
+                    .filter_map(|id| l.program.operands.get(id.index()));
+                let slices = operands.flat_map(|operand| operand.parts.iter().flatten());
+                l.checkpoint
+                    .digest_of(slices.map(|slice| slice.tensor.as_str()))
+            }
+            Origin::Container(_) => Ok(self.fingerprint()),
+        }
+    }
+
     /// The container behind the store, if it is one.
     pub(crate) fn container(&self) -> Option<&Container> {
         match &self.origin {

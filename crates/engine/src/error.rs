@@ -138,12 +138,29 @@ pub enum Error {
         /// Values given.
         values: usize,
     },
+    /// A row that came from another node cannot be one.
+    #[error("row {row} names positions that it cannot see; it was damaged on its way")]
+    Rows {
+        /// Index among the rows given.
+        row: usize,
+    },
+    /// Only a part of the model is open, and this needs another one.
+    #[error("this needs {needs} of the model, and {open} is open here")]
+    Part {
+        /// What it needs.
+        needs: &'static str,
+        /// What there is.
+        open: String,
+    },
     /// A draft head was asked for that there is not.
     #[error("no draft head: {reason}")]
     NoDraft {
         /// Why, and what to do.
         reason: &'static str,
     },
+    /// A conversation could not be written or restored.
+    #[error(transparent)]
+    Snapshot(#[from] crate::state::snapshot::SnapshotError),
     /// A text file of the model is unusable.
     #[error("{}: {message}", path.display())]
     File {

@@ -60,16 +60,17 @@ impl Model {
     /// [`SnapshotError`](crate::SnapshotError); [`Error::ForeignSession`]. The session is then as it was.
     pub fn restore(&self, session: &mut Session, source: &mut dyn Read) -> Result<(), Error> {
         let identity = self.snapshot_identity(session)?;
-        Ok(snapshot::read(&identity, session, source)?)
+        snapshot::read(&identity, session, source)
     }
 
     fn snapshot_identity(&self, session: &Session) -> Result<Identity, Error> {
         if !session.belongs_to(&self.identity) {
             return Err(Error::ForeignSession);
         }
+        let layers = self.part.layers(&self.program);
         Ok(Identity {
             model: self.digest()?,
-            layers: 0..self.program.layers.len() as u32,
+            layers: layers.start as u32..layers.end as u32,
             schema: self.program.boundary.state_schema.clone(),
             numeric_class: self.numeric_class.clone(),
             vocabulary: self.program.dims.vocabulary,

@@ -3,18 +3,20 @@
 use crate::backend::{Backend, cpu, reference};
 use crate::cancel::Cancel;
 use crate::error::Error;
+use crate::identity::numeric_class;
 use crate::memory::MemoryLimit;
+use crate::need::Need;
 use crate::options::{BackendKind, Options};
 use crate::state::Session;
 use crate::step::{self, Entry, Observer, Span, StepContext, StepScratch};
 use crate::weights::{self, Choice, Layout, OpenProgress};
-use lamella_container::{Lower, Store, human_bytes};
+use lamella_container::{Lower, Store};
 use lamella_families::LowerError;
 use lamella_kernels::Isa;
-use lamella_program::{Defect, Encoding, Program, TensorInfo, state};
+use lamella_program::{Defect, Encoding, OperandId, Part, Program, TensorInfo, state};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A model opened on a checkpoint directory or a container.
@@ -27,14 +29,20 @@ pub struct Model {
     executor: Mutex<Executor>,
     step_rows: usize,
     pub(crate) context: usize,
+    pub(crate) part: Part,
     report: Report,
     pub(crate) identity: Arc<()>,
+    pub(crate) numeric_class: String,
+    /// Operands in memory, in their order.
+    pub(crate) held: Vec<OperandId>,
+    /// Digest of the files they come from, once it was asked for.
+    pub(crate) digest: OnceLock<[u8; 32]>,
     /// Identities of the draft heads.
     pub(crate) depths: Vec<Arc<()>>,
 }
 
-struct Executor {
-    backend: Box<dyn Backend>,
+pub(crate) struct Executor {
+    pub(crate) backend: Box<dyn Backend>,
     scratch: StepScratch,
 }
 
@@ -91,6 +99,7 @@ impl Model {
         let start = Instant::now();
         let store = Store::open(path, lower)?;
         let program = Arc::new(opened_program(&store, options)?);
+        check_part(&program, options)?;
         let context = resolve_context(&program, options)?;
         if options.step_rows == 0 {
             return Err(setting("step rows", "must be at least 1"));
@@ -98,24 +107,30 @@ impl Model {
         let threads = resolve_threads(options)?;
         let isa = resolve_isa(options)?;
         let choices = weights::choose_all(&store, options)?;
+        let shape = cpu::Shape {
+            step_rows: options.step_rows,
+            // The ends look at no other row.
+            context: match options.part {
+                Part::Ends => 1,
+                _ => context,
+            },
+            threads,
+            isa,
+        };
         // Twice: what the files declare must fit before it is multiplied to a workspace.
-        check_memory(&program, &choices, options, 0)?;
+        let need = Need::of(&program, &choices, options, threads)?;
+        need.check(0, options)?;
         let workspace_bytes = match options.backend {
-            BackendKind::Cpu => cpu::workspace_bytes(&program, options.step_rows, context, threads),
+            BackendKind::Cpu => cpu::workspace_bytes(&program, &options.part, shape),
             BackendKind::Reference => 0,
         };
-        check_memory(&program, &choices, options, workspace_bytes)?;
+        need.check(workspace_bytes, options)?;
         weights::check_tables(&store, &choices)?;
         let backend: Box<dyn Backend> = match options.backend {
             BackendKind::Cpu => {
                 let loaded = weights::load_all(&store, &choices, threads, progress)?;
-                let shape = cpu::Shape {
-                    step_rows: options.step_rows,
-                    context,
-                    threads,
-                    isa,
-                };
-                Box::new(cpu::Cpu::new(Arc::clone(&program), loaded, shape)?)
+                let program = Arc::clone(&program);
+                Box::new(cpu::Cpu::new(program, &options.part, loaded, shape)?)
             }
             BackendKind::Reference => {
                 let program = Arc::clone(&program);
@@ -132,13 +147,14 @@ impl Model {
             },
             resident_bytes: backend.resident_bytes(),
             workspace_bytes,
-            state_bytes_per_token: state::bytes_per_token(&program) as u64,
+            state_bytes_per_token: state::part_bytes_per_token(&program, &options.part) as u64,
             draft_state_bytes_per_token: state::draft_bytes_per_token(&program) as u64,
             context,
             encodings: elements_by_encoding(&program, &choices),
             open_time: start.elapsed(),
         };
         let depths = program.depths().iter().map(|_| Arc::new(())).collect();
+        let numeric_class = numeric_class(&program, &choices, options.backend);
         Ok(Arc::new(Model {
             program,
             store,
@@ -148,8 +164,12 @@ impl Model {
             }),
             step_rows: options.step_rows,
             context,
+            part: options.part.clone(),
             report,
             identity: Arc::new(()),
+            numeric_class,
+            held: held_operands(&choices),
+            digest: OnceLock::new(),
             depths,
         }))
     }
@@ -181,7 +201,12 @@ impl Model {
     /// An empty conversation.
     #[must_use]
     pub fn session(&self) -> Session {
-        Session::new(Arc::clone(&self.identity), &self.program, self.context)
+        Session::new(
+            Arc::clone(&self.identity),
+            &self.program,
+            &self.part,
+            self.context,
+        )
     }
 
     /// Runs all spans in one pass: all of it or, on failure or cancellation, nothing of it.
@@ -205,36 +230,6 @@ impl Model {
         self.run(spans, cancel, Some(observer), Entry::Tokens, &mut [])
     }
 
-    /// Runs one span from layer `layer` on, entering with `activations` `[tokens, width]` as an
-    /// observer saw them after layer `layer - 1`.
-    ///
-    /// # Errors
-    /// As [`step`](Model::step); [`Error::Activations`] if the size is wrong or the span has more
-    /// tokens than [`Options::step_rows`].
-    pub fn step_from_layer(
-        &self,
-        span: Span<'_>,
-        layer: usize,
-        activations: &[f32],
-        cancel: &Cancel,
-        observer: Option<&mut dyn Observer>,
-    ) -> Result<(), Error> {
-        let (rows, width) = (span.tokens.len(), self.program.boundary.width);
-        if activations.len() != rows * width || rows > self.step_rows {
-            let rows = rows.min(self.step_rows);
-            return Err(Error::Activations {
-                rows,
-                width,
-                values: activations.len(),
-            });
-        }
-        if layer > self.program.layers.len() {
-            return Err(setting("layer", "is beyond the last one"));
-        }
-        let entry = Entry::Layer(layer, activations);
-        self.run(&mut [span], cancel, observer, entry, &mut [])
-    }
-
     pub(crate) fn run<'o>(
         &self,
         spans: &mut [Span<'_>],
@@ -247,11 +242,13 @@ impl Model {
             Entry::Draft(depth, _) => &self.depths[depth],
             _ => &self.identity,
         };
+        if self.part != Part::Whole && !matches!(entry, Entry::Rows(..)) {
+            return Err(self.lacks("all"));
+        }
         if spans.iter().any(|s| !s.session.belongs_to(identity)) {
             return Err(Error::ForeignSession);
         }
-        // A panic inside a step leaves only workspace behind, which the next step overwrites.
-        let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut executor = self.executor();
         let Executor { backend, scratch } = &mut *executor;
         let context = StepContext {
             program: &self.program,
@@ -262,6 +259,16 @@ impl Model {
             rows,
         };
         step::run(backend.as_mut(), scratch, spans, context)
+    }
+
+    /// Rows computed together.
+    pub(crate) fn rows_together(&self) -> usize {
+        self.step_rows
+    }
+
+    pub(crate) fn executor(&self) -> MutexGuard<'_, Executor> {
+        // A panic inside a step leaves only workspace behind, which the next step overwrites.
+        self.executor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -315,6 +322,25 @@ fn opened_program(store: &Store, options: &Options) -> Result<Program, Error> {
         });
     }
     Ok(program)
+}
+
+/// A part has to be one of this program, and drafts need the whole of it.
+fn check_part(program: &Program, options: &Options) -> Result<(), Error> {
+    let layers = program.layers.len();
+    match &options.part {
+        Part::Layers(range) if range.is_empty() || range.end > layers => Err(setting(
+            "layers",
+            &format!(
+                "{}..{} is no range of the {layers} layers there are",
+                range.start, range.end
+            ),
+        )),
+        part if *part != Part::Whole && options.draft => Err(setting(
+            "draft",
+            "draft heads run beside the whole model, not beside a part of it",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// The context of sessions. A model may claim any; what could not hold the scores of a single
@@ -374,42 +400,10 @@ fn available_isas() -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-fn check_memory(
-    program: &Program,
-    choices: &[Choice],
-    options: &Options,
-    workspace: u64,
-) -> Result<(), Error> {
-    let mut weights = 0u64;
-    for (operand, &choice) in program.operands.iter().zip(choices) {
-        weights = weights.saturating_add(match options.backend {
-            BackendKind::Cpu => weights::resident_bytes(operand, choice)? as u64,
-            BackendKind::Reference if choice.layout == Layout::Absent => 0,
-            BackendKind::Reference => (operand.elements() as u64).saturating_mul(4),
-        });
-    }
-    // One page of state for every layer: the least a conversation needs to start.
-    let token = state::bytes_per_token(program) + state::draft_bytes_per_token(program);
-    let page = (lamella_kernels::PAGE as u64).saturating_mul(token as u64);
-    let fixed = state::fixed_bytes(program) + state::draft_fixed_bytes(program);
-    let state = page.saturating_add(fixed as u64);
-    let need = weights.saturating_add(workspace).saturating_add(state);
-    let limit = MemoryLimit::resolve(options.memory_limit);
-    if need <= limit.bytes {
-        return Ok(());
-    }
-    Err(Error::Memory {
-        sum: format!(
-            "weights {weights} + workspace {workspace} + first state {state} = {need} bytes ({})",
-            human_bytes(need)
-        ),
-        limit: limit.bytes,
-        origin: limit.origin,
-        advice:
-            "Convert the model to a smaller encoding (`lamella convert`), take a shorter context \
-                 (--context), or free memory"
-                .to_owned(),
-    })
+fn held_operands(choices: &[Choice]) -> Vec<OperandId> {
+    let ids = (0..).map(OperandId).zip(choices);
+    let held = ids.filter(|(_, choice)| choice.layout != Layout::Absent);
+    held.map(|(id, _)| id).collect()
 }
 
 fn elements_by_encoding(program: &Program, choices: &[Choice]) -> BTreeMap<&'static str, u64> {

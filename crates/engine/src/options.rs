@@ -1,7 +1,7 @@
 //! How a model is opened.
 
 use lamella_kernels::Isa;
-use lamella_program::Encoding;
+use lamella_program::{Encoding, Part};
 
 /// Where the bytes of a wanted encoding may come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +60,8 @@ pub struct Options {
     /// Whether the draft heads are loaded, to guess tokens ahead
     /// ([`Model::draft_step`](crate::Model::draft_step)).
     pub draft: bool,
+    /// Which part of the model this node runs; nothing of the others is read.
+    pub part: Part,
 }
 
 /// Rows computed together unless told otherwise.
@@ -77,6 +79,7 @@ impl Default for Options {
             context: None,
             step_rows: DEFAULT_STEP_ROWS,
             draft: false,
+            part: Part::Whole,
         }
     }
 }

@@ -54,7 +54,7 @@ impl Span<'_> {
 /// Sees the stream after each layer.
 pub trait Observer {
     /// Called after layer `layer` with the rows of `span` that start at `position`,
-    /// `[rows, width]`.
+    /// `[rows, row_width]` ([`Program::row_width`]).
     ///
     /// # Errors
     /// An error ends the step as any failure does.
@@ -63,7 +63,7 @@ pub trait Observer {
         layer: usize,
         span: usize,
         position: usize,
-        hidden: &[f32],
+        rows: &[f32],
     ) -> Result<(), Error>;
 }
 
@@ -80,12 +80,15 @@ pub(crate) struct StepContext<'a, 'o> {
 }
 
 /// Where the rows of a step enter the program.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) enum Entry<'a> {
     /// As embeddings of their tokens.
     Tokens,
-    /// As activations `[tokens, width]` before a layer.
-    Layer(usize, &'a [f32]),
+    /// As rows `[tokens, row_width]` of each span before the first of these layers; the rows
+    /// behind the last one are wanted.
+    Rows(Range<usize>, &'a [&'a [f32]]),
+    /// As rows `[tokens, row_width]` of each span before a layer, to the end of the model.
+    Layer(usize, &'a [&'a [f32]]),
     /// As what a depth of the draft reads, `[tokens, width]` for each span, with their tokens.
     Draft(usize, &'a [&'a [f32]]),
 }
@@ -94,9 +97,10 @@ impl Entry<'_> {
     /// The layers to run, numbered as in [`Program::every_layer`].
     fn layers(&self, program: &Program) -> Range<usize> {
         let main = program.layers.len();
-        match *self {
+        match self {
             Entry::Tokens => 0..main,
-            Entry::Layer(first, _) => first..main,
+            Entry::Rows(layers, _) => layers.clone(),
+            Entry::Layer(first, _) => *first..main,
             Entry::Draft(depth, _) => main + depth..main + depth + 1,
         }
     }
@@ -118,8 +122,8 @@ pub(crate) struct StepScratch {
     wanted: Vec<Wanted>,
     rows: Vec<u32>,
     logits: Vec<f32>,
-    /// Rows that a draft reads, on their way in or out.
-    draft: Vec<f32>,
+    /// Rows from outside, or for a draft, on their way in or out.
+    outer: Vec<f32>,
 }
 
 /// A row of a piece whose logits a span wants.
@@ -144,7 +148,7 @@ pub(crate) fn run(
     }
     context.rows.iter_mut().for_each(Vec::clear);
     for span in spans.iter() {
-        validate(span, context.program)?;
+        validate(span, context.program, context.step_rows)?;
     }
     for span in spans.iter_mut() {
         span.session.begin();
@@ -165,9 +169,17 @@ pub(crate) fn run(
     result
 }
 
-fn validate(span: &Span<'_>, program: &Program) -> Result<(), Error> {
+fn validate(span: &Span<'_>, program: &Program, step_rows: usize) -> Result<(), Error> {
     if span.tokens.is_empty() {
         return Err(Error::EmptySpan);
+    }
+    // Rows of a step are there until it has succeeded, behind every window: its limit counts them.
+    if span.session.is_limited() && span.tokens.len() > step_rows {
+        let rows = span.tokens.len();
+        return Err(Error::Setting {
+            name: "tokens",
+            message: format!("{rows} in one step, at most {step_rows} in a session with a limit"),
+        });
     }
     let (position, context) = (span.session.position(), span.session.context());
     if span.tokens.len() > context - position {
@@ -229,36 +241,30 @@ fn run_piece(
     spans: &mut [Span<'_>],
     context: &mut StepContext<'_, '_>,
 ) -> Result<(), Error> {
-    match context.entry {
+    match &context.entry {
         Entry::Tokens => backend.embed(&scratch.segments, &scratch.tokens),
-        // Only whole single-span steps enter with activations; `Model` has checked the size.
-        Entry::Layer(_, activations) => backend.load(&scratch.segments, activations),
+        Entry::Rows(_, read) | Entry::Layer(_, read) => {
+            gather(scratch, spans, read, context.program.row_width());
+            backend.load(&scratch.segments, &scratch.outer)?;
+        }
         Entry::Draft(depth, read) => {
-            let width = context.program.boundary.width;
-            scratch.draft.clear();
-            for s in &scratch.segments {
-                let first = s.position - spans[s.span].session.position();
-                let rows = &read[s.span][first * width..(first + s.rows) * width];
-                scratch.draft.extend_from_slice(rows);
-            }
-            backend.join(depth, &scratch.segments, &scratch.tokens, &scratch.draft);
+            gather(scratch, spans, read, context.program.boundary.width);
+            backend.join(*depth, &scratch.segments, &scratch.tokens, &scratch.outer);
         }
     }
     for index in context.entry.layers(context.program) {
         context.cancel.check()?;
         backend.layer(index, &scratch.segments, spans, context.cancel)?;
-        if any_non_finite(backend.hidden()) {
-            let place = match context.entry.depth() {
-                None => format!("after layer {index}"),
-                Some(depth) => format!("after the layer of draft head {depth}"),
-            };
-            return Err(Error::NonFinite { place });
-        }
+        check_finite(backend.hidden(), || match context.entry.depth() {
+            None => format!("after layer {index}"),
+            Some(depth) => format!("after the layer of draft head {depth}"),
+        })?;
         if let Some(observer) = context.observer.as_deref_mut() {
-            let width = context.program.boundary.width;
+            let width = context.program.row_width();
+            let rows = backend.rows();
             for s in &scratch.segments {
-                let hidden = &backend.hidden()[s.row * width..(s.row + s.rows) * width];
-                observer.layer(index, s.span, s.position, hidden)?;
+                let rows = &rows[s.row * width..(s.row + s.rows) * width];
+                observer.layer(index, s.span, s.position, rows)?;
             }
         }
     }
@@ -267,7 +273,18 @@ fn run_piece(
     write_logits(backend, scratch, spans, context.entry.depth())
 }
 
-/// Gives every span what a draft reads of its rows of this piece, where somebody asks.
+/// Puts together the rows of the piece from those of each span, `width` values each.
+fn gather(scratch: &mut StepScratch, spans: &[Span<'_>], read: &[&[f32]], width: usize) {
+    scratch.outer.clear();
+    for s in &scratch.segments {
+        let first = s.position - spans[s.span].session.position();
+        let rows = &read[s.span][first * width..(first + s.rows) * width];
+        scratch.outer.extend_from_slice(rows);
+    }
+}
+
+/// Gives every span what the next node or a draft reads of its rows of this piece, where somebody
+/// asks.
 fn write_rows(
     backend: &mut dyn Backend,
     scratch: &mut StepScratch,
@@ -276,11 +293,15 @@ fn write_rows(
     if context.rows.is_empty() {
         return;
     }
-    backend.draft_rows(context.entry.depth(), &mut scratch.draft);
-    let width = context.program.boundary.width;
+    let (rows, width) = match context.entry {
+        Entry::Rows(..) => (backend.rows(), context.program.row_width()),
+        _ => {
+            backend.draft_rows(context.entry.depth(), &mut scratch.outer);
+            (&*scratch.outer, context.program.boundary.width)
+        }
+    };
     for s in &scratch.segments {
-        let rows = &scratch.draft[s.row * width..(s.row + s.rows) * width];
-        context.rows[s.span].extend_from_slice(rows);
+        context.rows[s.span].extend_from_slice(&rows[s.row * width..(s.row + s.rows) * width]);
     }
 }
 
@@ -343,11 +364,14 @@ fn write_logits(
     Ok(())
 }
 
-fn check_logits(logits: &[f32]) -> Result<(), Error> {
-    if any_non_finite(logits) {
-        return Err(Error::NonFinite {
-            place: "in the logits".to_owned(),
-        });
+/// Refuses values of which one is infinite or no number; `place` says where they are.
+pub(crate) fn check_finite(values: &[f32], place: impl Fn() -> String) -> Result<(), Error> {
+    match any_non_finite(values) {
+        true => Err(Error::NonFinite { place: place() }),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+pub(crate) fn check_logits(logits: &[f32]) -> Result<(), Error> {
+    check_finite(logits, || "in the logits".to_owned())
 }

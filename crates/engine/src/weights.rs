@@ -6,7 +6,7 @@ use crate::options::{Options, SourcePolicy};
 use lamella_container::{CodecError, Store, decode, quantise};
 use lamella_kernels::{Matrix, pack, packed_bytes};
 use lamella_program::block::{Ffn, Mixer};
-use lamella_program::closure::draft_operands;
+use lamella_program::closure::{draft_operands, part_operands};
 use lamella_program::encoding::Policy;
 use lamella_program::{Encoding, Operand, OperandId, Program, Role};
 use std::collections::HashSet;
@@ -31,7 +31,7 @@ pub(crate) enum Layout {
     Packed,
     /// f32, row after row.
     Rows,
-    /// Nowhere: only the draft uses it, and that is not opened.
+    /// Nowhere: only the draft or another part of the model uses it, and that is not opened.
     Absent,
 }
 
@@ -63,6 +63,7 @@ pub struct OpenProgress {
 pub(crate) fn choose_all(store: &Store, options: &Options) -> Result<Vec<Choice>, Error> {
     let by_rows = read_by_rows(store.program());
     let draft = draft_operands(store.program());
+    let held = part_operands(store.program(), &options.part);
     let operands = store.program().operands.iter().enumerate();
     operands
         .map(|(i, operand)| {
@@ -79,13 +80,12 @@ pub(crate) fn choose_all(store: &Store, options: &Options) -> Result<Vec<Choice>
                 false => Policy::uniform(want),
             });
             let choice = choose(operand, store.encodings(id), policy, options.source)?;
-            Ok(match by_rows.contains(&id) {
-                true => Choice {
-                    layout: Layout::Rows,
-                    ..choice
-                },
-                false => choice,
-            })
+            let layout = match () {
+                () if !held.contains(&id) => Layout::Absent,
+                () if by_rows.contains(&id) => Layout::Rows,
+                () => choice.layout,
+            };
+            Ok(Choice { layout, ..choice })
         })
         .collect()
 }
@@ -139,13 +139,11 @@ fn choose(
         });
     }
     match canonical {
-        Some(canonical) if target.is_compiled() && source != SourcePolicy::Stored => {
-            Ok(Choice {
-                stored: canonical,
-                resident: target,
-                layout: Layout::Packed,
-            })
-        }
+        Some(canonical) if target.is_compiled() && source != SourcePolicy::Stored => Ok(Choice {
+            stored: canonical,
+            resident: target,
+            layout: Layout::Packed,
+        }),
         _ => Err(unavailable(target, why_not(target, stored, source))),
     }
 }
@@ -182,6 +180,52 @@ pub(crate) fn resident_bytes(operand: &Operand, choice: Choice) -> Result<usize,
     item_bytes(operand, choice)?
         .checked_mul(operand.items())
         .ok_or_else(|| too_large(operand))
+}
+
+/// Bytes that loading one item takes for a while, beside its place: what [`load`] allocates.
+fn load_bytes(operand: &Operand, choice: Choice) -> Result<u64, Error> {
+    let Choice {
+        stored,
+        resident,
+        layout,
+    } = choice;
+    if layout == Layout::Absent {
+        return Ok(0);
+    }
+    let (rows, cols) = (operand.rows(), operand.cols());
+    let bytes = |encoding: Encoding| {
+        let bytes = encoding.matrix_bytes(rows, cols);
+        bytes.map(|b| b as u64).ok_or_else(|| too_large(operand))
+    };
+    let values = (operand.item_elements() as u64).saturating_mul(4);
+    let packs = layout == Layout::Packed && stored == resident;
+    Ok(match () {
+        () if packs && stored.is_tiled() => 0,
+        () if packs && operand.role.may_quantise() => bytes(stored)?,
+        () if layout == Layout::Packed && resident.is_compiled() => bytes(stored)? + values,
+        // The values twice: as numbers and as bytes, or before and after quantising.
+        () => bytes(stored)?
+            .saturating_add(values.saturating_mul(2))
+            .saturating_add(bytes(resident)?),
+    })
+}
+
+/// Most bytes that loading takes beside the operands themselves, with `threads` threads.
+pub(crate) fn most_load_bytes(
+    program: &Program,
+    choices: &[Choice],
+    threads: usize,
+) -> Result<u64, Error> {
+    let mut largest = Vec::new();
+    for (operand, &choice) in program.operands.iter().zip(choices) {
+        let bytes = load_bytes(operand, choice)?;
+        largest.extend(std::iter::repeat_n(bytes, operand.items().min(threads)));
+    }
+    largest.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(largest
+        .iter()
+        .take(threads)
+        .fold(0, |sum, &b| sum.saturating_add(b)))
 }
 
 fn item_bytes(operand: &Operand, choice: Choice) -> Result<usize, Error> {

@@ -13,10 +13,12 @@ pub mod encoding;
 pub mod ffn;
 pub mod mixer;
 pub mod operand;
+pub mod part;
 pub mod program;
 pub mod state;
 
 pub use closure::{Defect, TensorInfo};
 pub use encoding::Encoding;
 pub use operand::{Operand, OperandId, Role, Slice};
+pub use part::Part;
 pub use program::Program;

@@ -10,6 +10,7 @@ use crate::block::{
     Attention, CompressedAttention, Compressor, DeltaNet, LatentAttention, LatentSelection, Mixer,
     ShortConvolution, Span,
 };
+use crate::part::Part;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -241,13 +242,25 @@ fn compressor_state(c: &Compressor, width: usize) -> StateShape {
 /// Bytes of state one more token costs, over all layers of the main model.
 #[must_use]
 pub fn bytes_per_token(program: &Program) -> usize {
-    sum_per_token(program, main_layers(program))
+    part_bytes_per_token(program, &Part::Whole)
 }
 
 /// Bytes of state a conversation costs before its first token, over all layers of the main model.
 #[must_use]
 pub fn fixed_bytes(program: &Program) -> usize {
-    bytes(&[history(program)]).saturating_add(sum_fixed(program, main_layers(program)))
+    part_fixed_bytes(program, &Part::Whole)
+}
+
+/// [`bytes_per_token`], of a part of the model.
+#[must_use]
+pub fn part_bytes_per_token(program: &Program, part: &Part) -> usize {
+    sum_per_token(program, part.layers(program))
+}
+
+/// [`fixed_bytes`], of a part of the model.
+#[must_use]
+pub fn part_fixed_bytes(program: &Program, part: &Part) -> usize {
+    bytes(&[history(program)]).saturating_add(sum_fixed(program, part.layers(program)))
 }
 
 /// Bytes of state one more token costs in all depths of the draft, beside those of the main model.
@@ -267,10 +280,6 @@ pub fn draft_fixed_bytes(program: &Program) -> usize {
 pub fn history(program: &Program) -> usize {
     let tables = program.entry.per_layer_embeddings.iter();
     tables.map(|t| t.ngram.saturating_sub(1)).max().unwrap_or(0)
-}
-
-fn main_layers(program: &Program) -> Range<usize> {
-    0..program.layers.len()
 }
 
 fn draft_layers(program: &Program) -> Range<usize> {

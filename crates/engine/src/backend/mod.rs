@@ -10,6 +10,66 @@ pub(crate) mod reference;
 use crate::cancel::Cancel;
 use crate::error::Error;
 use crate::step::Span;
+use lamella_program::Program;
+
+/// Puts streams `[rows, width]` and selections into rows as they pass between layers: `out` of
+/// `[rows, row_width]`. A selection is in ascending order; `None` is every position.
+pub(crate) fn join_rows<'a>(
+    program: &Program,
+    streams: &[f32],
+    selection: impl Fn(usize) -> Option<&'a [u32]>,
+    out: &mut Vec<f32>,
+) {
+    let (width, positions) = (program.boundary.width, program.carried_positions());
+    out.clear();
+    for (row, stream) in streams.chunks_exact(width).enumerate() {
+        out.extend_from_slice(stream);
+        let selected = selection(row);
+        out.push(selected.map_or(-1.0, |list| list.len() as f32));
+        let list = selected.unwrap_or_default();
+        // A context is far below 2^24, where f32 stops to hold every integer.
+        out.extend(list.iter().map(|&position| position as f32));
+        out.resize(out.len() + positions - list.len(), 0.0);
+    }
+}
+
+/// Takes rows apart again: the stream of each, and what is selected for it.
+///
+/// # Errors
+/// [`Error::Rows`] if a selection is none that a row at its position can have.
+pub(crate) fn split_rows(
+    program: &Program,
+    segments: &[Segment],
+    rows: &[f32],
+    mut give: impl FnMut(usize, &[f32], Option<&[f32]>),
+) -> Result<(), Error> {
+    let (width, positions) = (program.boundary.width, program.carried_positions());
+    let places = segments
+        .iter()
+        .flat_map(|s| (0..s.rows).map(|i| s.position + i));
+    let rows = rows.chunks_exact(program.row_width()).zip(places);
+    for (row, (values, position)) in rows.enumerate() {
+        let (stream, carried) = values.split_at(width);
+        let wrong = || Error::Rows { row };
+        let selected = match carried.split_first() {
+            None | Some((&-1.0, _)) => None,
+            Some((&count, list)) => {
+                let whole = count.fract() == 0.0 && (0.0..=positions as f32).contains(&count);
+                let list = whole.then(|| &list[..count as usize]).ok_or_else(wrong)?;
+                let mut least = 0.0;
+                for &place in list {
+                    if place.fract() != 0.0 || place < least || place > position as f32 {
+                        return Err(wrong());
+                    }
+                    least = place + 1.0;
+                }
+                Some(list)
+            }
+        };
+        give(row, stream, selected);
+    }
+    Ok(())
+}
 
 /// Consecutive rows of a piece that belong to one span.
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +96,12 @@ pub(crate) trait Backend: Send {
     /// `read` `[tokens, width]`.
     fn join(&mut self, depth: usize, segments: &[Segment], tokens: &[u32], read: &[f32]);
 
-    /// Starts a piece from activations `[rows, width]` that enter some later layer.
-    fn load(&mut self, segments: &[Segment], activations: &[f32]);
+    /// Starts a piece from rows `[rows, row_width]` that enter some layer or the exit
+    /// ([`row_width`](lamella_program::Program::row_width)).
+    ///
+    /// # Errors
+    /// [`Error::Rows`] if they are no such rows.
+    fn load(&mut self, segments: &[Segment], rows: &[f32]) -> Result<(), Error>;
 
     /// Runs layer `index` of [`every_layer`](lamella_program::Program::every_layer) over the piece,
     /// reading and extending the sessions' state of that layer.
@@ -51,6 +115,10 @@ pub(crate) trait Backend: Send {
 
     /// The stream between layers, `[rows, width]`.
     fn hidden(&self) -> &[f32];
+
+    /// What the next layer needs of the piece, `[rows, row_width]`: what [`load`](Self::load)
+    /// takes.
+    fn rows(&mut self) -> &[f32];
 
     /// Appends the logits of the given rows of the piece to `out`, `[rows.len(), logits]`, through
     /// the exit of `depth` or of the main model.

@@ -20,6 +20,7 @@ mod speculate;
 
 pub use driver::{Finish, FinishReason, generate, generate_speculating};
 pub use logprobs::{Logprobs, TokenLogprob};
+pub(crate) use sampler::best_raw;
 pub use sampler::{LogitsError, Sampler};
 pub use settings::{Sampling, SamplingError};
 pub use speculate::{

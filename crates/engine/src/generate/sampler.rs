@@ -319,7 +319,7 @@ fn check_finite(logits: &[f32], first: usize) -> Result<(), LogitsError> {
 }
 
 /// The largest logit's id, the lowest among equals, found in one scan.
-fn best_raw(logits: &[f32]) -> Result<u32, LogitsError> {
+pub(crate) fn best_raw(logits: &[f32]) -> Result<u32, LogitsError> {
     let mut best = None;
     let mut max = f32::NEG_INFINITY;
     for (id, &x) in (0u32..).zip(logits) {

@@ -2,13 +2,16 @@
 
 mod fixed;
 mod rows;
+mod size;
+pub(crate) mod snapshot;
 mod undo;
 
 use crate::error::Error;
 pub(crate) use fixed::Fixed;
-use lamella_program::Program;
 use lamella_program::state::{StateShape, history, layer_state};
+use lamella_program::{Part, Program};
 pub(crate) use rows::{Page, PagedRows};
+pub(crate) use size::session_bytes;
 use std::sync::Arc;
 use undo::Before;
 
@@ -146,6 +149,8 @@ pub struct Session {
     history: usize,
     /// What the last step cannot find again by itself.
     before: Before,
+    /// Most bytes it may hold.
+    limit: Option<u64>,
 }
 
 /// What a session cannot find again by itself, at some position. Made by
@@ -158,9 +163,13 @@ pub struct Checkpoint {
 }
 
 impl Session {
-    /// An empty session for `program`.
-    pub(crate) fn new(model: Arc<()>, program: &Program, context: usize) -> Session {
-        let layer = |index| LayerState::new(program, index, context);
+    /// An empty session for a part of `program`. All other layers are empty.
+    pub(crate) fn new(model: Arc<()>, program: &Program, part: &Part, context: usize) -> Session {
+        let own = part.layers(program);
+        let layer = |index| match own.contains(&index) {
+            true => LayerState::new(program, index, context),
+            false => LayerState { items: Vec::new() },
+        };
         let layers = (0..program.layers.len()).map(layer).collect();
         Session::of(model, layers, history(program), context)
     }
@@ -190,7 +199,19 @@ impl Session {
             recent: Vec::with_capacity(2 * history),
             history,
             before: Before::new(history),
+            limit: None,
         }
+    }
+
+    /// The same session, which may hold no more than `limit` bytes.
+    pub(crate) fn limited(mut self, limit: Option<u64>) -> Session {
+        self.limit = limit;
+        self
+    }
+
+    /// Whether it has a limit.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limit.is_some()
     }
 
     /// Tokens the session has read.

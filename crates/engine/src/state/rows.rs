@@ -1,6 +1,7 @@
 //! Rows of state in pages that come with use.
 
 use lamella_kernels::PAGE;
+use std::ops::Range;
 
 /// Places for pages that a new session has.
 const FIRST_PAGES: usize = 4096;
@@ -51,12 +52,17 @@ impl PagedRows {
     pub(super) fn reserve(&mut self, tokens: usize) {
         let end = self.pages_for(tokens);
         while self.first + self.held < end {
-            if self.held == self.pages.len() {
-                let page = vec![0.0; self.width * PAGE].into_boxed_slice();
-                self.pages.push(page);
-            }
-            self.held += 1;
+            self.reserve_page();
         }
+    }
+
+    /// Makes room for one more page.
+    fn reserve_page(&mut self) {
+        if self.held == self.pages.len() {
+            let page = vec![0.0; self.width * PAGE].into_boxed_slice();
+            self.pages.push(page);
+        }
+        self.held += 1;
     }
 
     pub(super) fn begin(&mut self) {
@@ -86,11 +92,15 @@ impl PagedRows {
 
     /// Whether the rows that the token after the first `tokens` needs are still here.
     pub(super) fn reaches(&self, tokens: usize) -> bool {
-        let oldest = match self.keep {
+        self.oldest_needed(tokens) >= self.first * PAGE
+    }
+
+    /// Oldest row that the token after the first `tokens` needs.
+    fn oldest_needed(&self, tokens: usize) -> usize {
+        match self.keep {
             Some(keep) => (tokens / self.per).saturating_sub(keep),
             None => 0,
-        };
-        oldest >= self.first * PAGE
+        }
     }
 
     /// Drops the pages that hold none of the rows of the first `tokens` tokens.
@@ -129,6 +139,38 @@ impl PagedRows {
     pub(crate) fn row_mut(&mut self, row: usize) -> &mut [f32] {
         let width = self.width;
         &mut self.page_mut(row / PAGE)[row % PAGE * width..][..width]
+    }
+
+    /// Pages that hold what the token after the first `tokens` needs.
+    pub(super) fn needed_pages(&self, tokens: usize) -> Range<usize> {
+        let end = self.pages_for(tokens);
+        (self.oldest_needed(tokens) / PAGE).min(end)..end
+    }
+
+    /// Bytes of a page.
+    pub(super) fn page_bytes(&self) -> u64 {
+        (self.width * PAGE * 4) as u64
+    }
+
+    /// Rows like these without a page, to be filled by [`restore_page`](Self::restore_page) for
+    /// `tokens` tokens in a context of `context`.
+    pub(super) fn restoring(&self, tokens: usize, context: usize) -> PagedRows {
+        let rows = PagedRows::new(self.width, self.per, self.keep, context);
+        PagedRows {
+            first: self.needed_pages(tokens).start,
+            ..rows
+        }
+    }
+
+    /// The next of the pages that `tokens` tokens need, new and zeroed; `None` after the last.
+    pub(super) fn restore_page(&mut self, tokens: usize) -> Option<&mut [f32]> {
+        let page = self.first + self.held;
+        if page >= self.needed_pages(tokens).end {
+            return None;
+        }
+        self.reserve_page();
+        self.held_before = self.held;
+        Some(self.page_mut(page))
     }
 
     pub(super) fn bytes(&self) -> u64 {

@@ -3,6 +3,7 @@
 use super::checker::{Checker, Size};
 use crate::draft::{DraftReads, HiddenNormScope, Join, JoinMap};
 use crate::operand::OperandId;
+use crate::part::Part;
 use crate::program::Program;
 use std::collections::HashSet;
 
@@ -16,6 +17,24 @@ pub fn used_operands(program: &Program) -> HashSet<OperandId> {
     let mut checker = Checker::new(program);
     checker.main();
     checker.draft();
+    checker.used
+}
+
+/// The operands that `part` of the program uses.
+#[must_use]
+pub fn part_operands(program: &Program, part: &Part) -> HashSet<OperandId> {
+    let mut checker = Checker::new(program);
+    match part {
+        Part::Whole => return used_operands(program),
+        Part::Layers(range) => {
+            checker.ngram_embeddings(range.clone());
+            checker.layers(range.clone());
+        }
+        Part::Ends => {
+            checker.entry();
+            checker.exit("exit", &program.exit);
+        }
+    }
     checker.used
 }
 

@@ -18,13 +18,14 @@ mod residual;
 mod sources;
 
 pub use defect::Defect;
-pub use draft::{draft_operands, used_operands};
+pub use draft::{draft_operands, part_operands, used_operands};
 pub use sources::TensorInfo;
 
 use crate::block::{Block, Ffn, Layer, Mixer};
 use crate::program::{Exit, PROGRAM_VERSION, Program};
 use crate::state;
 use checker::{Checker, Form, known};
+use std::ops::Range;
 
 /// Largest state of a conversation, in bytes for each token and in bytes whatever its length: far
 /// beyond any memory, and so small that sums of such numbers cannot overflow.
@@ -69,13 +70,18 @@ impl Checker<'_> {
 
     /// The main model.
     fn main(&mut self) {
-        let p = self.program;
         self.entry();
+        self.ngram_embeddings(0..usize::MAX);
         self.streams();
-        for (index, layer) in p.layers.iter().enumerate() {
+        self.layers(0..self.program.layers.len());
+        self.exit("exit", &self.program.exit);
+    }
+
+    fn layers(&mut self, range: Range<usize>) {
+        let layers = self.program.layers.iter().enumerate();
+        for (index, layer) in layers.take(range.end).skip(range.start) {
             self.layer(&format!("layers.{index}"), layer);
         }
-        self.exit("exit", &p.exit);
     }
 
     fn entry(&mut self) {
@@ -93,7 +99,6 @@ impl Checker<'_> {
         if let Some(scale) = entry.scale {
             self.finite("entry", "scale", scale);
         }
-        self.ngram_embeddings();
     }
 
     fn exit(&mut self, place: &str, exit: &Exit) {

@@ -3,14 +3,17 @@
 use super::checker::{Checker, Size};
 use crate::program::PerLayerEmbedding;
 use std::collections::HashSet;
+use std::ops::Range;
 
 /// Longest n-gram: the state remembers so many token ids.
 const MAX_NGRAM: usize = 64;
 
 impl Checker<'_> {
-    pub(super) fn ngram_embeddings(&mut self) {
+    /// Checks the embeddings that enter before the layers of `range`.
+    pub(super) fn ngram_embeddings(&mut self, range: Range<usize>) {
         let mut layers = HashSet::new();
-        for embedding in &self.program.entry.per_layer_embeddings {
+        let tables = self.program.entry.per_layer_embeddings.iter();
+        for embedding in tables.filter(|table| range.contains(&table.layer)) {
             let place = format!("layers.{}.ngram", embedding.layer);
             let count = self.program.layers.len();
             if embedding.layer >= count {

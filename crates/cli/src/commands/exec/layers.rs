@@ -249,7 +249,7 @@ impl Plan {
             encodings: encodings.collect(),
             recipe: lamella_kernels::RECIPE,
             tokens: tokens.to_vec(),
-            width: program.boundary.width,
+            width: program.row_width(),
             layers: program.layers.len(),
         })
     }

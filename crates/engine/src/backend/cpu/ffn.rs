@@ -261,7 +261,7 @@ impl Core {
         let chunks = blocks.div_ceil(chunk);
         let act = routed.unit.activation;
         self.pool.run(chunks * routes.active.len(), &|task, _| {
-            if cancel.is_cancelled() {
+            if cancel.is_raised() {
                 return;
             }
             let expert = routes.active[task / chunks] as usize;
@@ -297,7 +297,7 @@ impl Core {
         let down = &self.weights[routed.unit.down.index()];
         self.over_blocks(down.matrix(0).blocks(), target.rows(), &|blocks| {
             for &expert in &routes.active {
-                if cancel.is_cancelled() {
+                if cancel.is_raised() {
                     return;
                 }
                 let entries = routes.entries(expert as usize);

@@ -53,6 +53,15 @@ impl Scratch {
         self.counts.fill(ALL);
     }
 
+    /// Takes over what an earlier layer selected for `row`.
+    pub(super) fn select(&mut self, row: usize, selected: Option<&[f32]>) {
+        self.counts[row] = selected.map_or(ALL, |list| list.len() as u32);
+        let places = &mut self.selected[row * self.most..];
+        for (place, &position) in places.iter_mut().zip(selected.unwrap_or_default()) {
+            *place = position as u32;
+        }
+    }
+
     /// What was selected for `row`, in ascending order; `None` = everything.
     pub(super) fn selection(&self, row: usize) -> Option<&[u32]> {
         match self.counts[row] {

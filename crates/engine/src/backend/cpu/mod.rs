@@ -18,7 +18,7 @@ mod router;
 mod rows;
 mod work;
 
-use super::{Backend, Segment};
+use super::{Backend, Segment, join_rows, split_rows};
 use crate::cancel::Cancel;
 use crate::error::Error;
 use crate::state::item_names;
@@ -31,7 +31,7 @@ use lamella_kernels::{
 use lamella_program::block::{
     Activation, Ffn, LatentSelection, Mixer, Residual, RmsNorm, Rope, ShortConvolution,
 };
-use lamella_program::{OperandId, Program, Role};
+use lamella_program::{OperandId, Part, Program, Role};
 use residual::Frame;
 use std::sync::Arc;
 pub(crate) use work::workspace_bytes;
@@ -132,6 +132,7 @@ impl Cpu {
     /// Takes over the loaded operands of `program`.
     pub(crate) fn new(
         program: Arc<Program>,
+        part: &Part,
         weights: Vec<Loaded>,
         shape: Shape,
     ) -> Result<Cpu, Error> {
@@ -150,7 +151,7 @@ impl Cpu {
                 (rope, frequencies)
             })
             .collect();
-        let work = Work::new(&program, shape);
+        let work = Work::new(&program, part, shape);
         let sealed = sealed_before(&program);
         let taps = transposed_taps(&program, &weights);
         let names = item_names(&program);
@@ -288,7 +289,10 @@ impl Backend for Cpu {
             // as the embedding.
             let (others, own) = row.split_at_mut(stream - width);
             core.embed_token(token, own);
-            if !last_only {
+            if last_only {
+                // Nothing is sealed yet; a row that goes to another node has no leftovers in it.
+                others.fill(0.0);
+            } else {
                 others
                     .chunks_exact_mut(width)
                     .for_each(|s| s.copy_from_slice(own));
@@ -301,9 +305,19 @@ impl Backend for Cpu {
         self.core.join(depth, tokens, read, &mut self.work);
     }
 
-    fn load(&mut self, segments: &[Segment], activations: &[f32]) {
+    fn load(&mut self, segments: &[Segment], rows: &[f32]) -> Result<(), Error> {
         self.begin(segments);
-        self.work.hidden.copy_from_slice(activations);
+        let Work { hidden, mixers, .. } = &mut self.work;
+        let width = self.core.program.boundary.width;
+        split_rows(
+            &self.core.program,
+            segments,
+            rows,
+            |row, stream, selected| {
+                hidden[row * width..(row + 1) * width].copy_from_slice(stream);
+                mixers.select(row, selected);
+            },
+        )
     }
 
     fn layer(
@@ -347,6 +361,21 @@ impl Backend for Cpu {
 
     fn hidden(&self) -> &[f32] {
         &self.work.hidden
+    }
+
+    fn rows(&mut self) -> &[f32] {
+        let work = &mut self.work;
+        if self.core.program.carried_positions() == 0 {
+            return &work.hidden;
+        }
+        let (mixers, out) = (&work.mixers, &mut work.carried);
+        join_rows(
+            &self.core.program,
+            &work.hidden,
+            |row| mixers.selection(row),
+            out,
+        );
+        out
     }
 
     fn draft_rows(&mut self, depth: Option<usize>, out: &mut Vec<f32>) {

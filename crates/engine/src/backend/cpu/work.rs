@@ -5,9 +5,9 @@ use super::{Segment, Shape, distinct_ropes, draft, mixers};
 use crate::step::LOGITS_TOGETHER;
 use lamella_kernels::{KvShape, QuantisedRows};
 use lamella_program::block::{Ffn, Mixer, Residual};
-use lamella_program::closure::used_operands;
+use lamella_program::closure::part_operands;
 use lamella_program::program::{Exit, StreamReduction};
-use lamella_program::{OperandId, Program, Role};
+use lamella_program::{OperandId, Part, Program, Role};
 
 /// Which block of a layer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,28 +51,40 @@ struct Widths {
 }
 
 impl Widths {
-    fn of(program: &Program) -> Widths {
+    fn of(program: &Program, part: &Part) -> Widths {
         let mut w = Widths {
             hidden: program.dims.hidden,
             stream: program.boundary.width,
             ..Widths::default()
         };
-        let used = used_operands(program);
+        let used = part_operands(program, part);
         for (number, operand) in program.operands.iter().enumerate() {
             let used = used.contains(&OperandId(number as u32));
             if used && matches!(operand.role, Role::Linear | Role::Head | Role::Router) {
                 w.input = w.input.max(operand.cols());
             }
         }
-        for table in &program.entry.per_layer_embeddings {
+        let tables = program.entry.per_layer_embeddings.iter();
+        for table in tables.filter(|t| part.layers(program).contains(&t.layer)) {
             w.ngram = w.ngram.max(program.operand(table.key.weight).cols());
         }
-        w.exit(program, &program.exit);
+        if part.has_ends() {
+            w.exit(program, &program.exit);
+        }
         for depth in program.depths() {
             w.join = w.join.max(draft::floats_per_row(program, &depth.join));
             w.exit(program, &depth.exit);
         }
-        for layer in program.every_layer() {
+        if part.has_ends() {
+            // The entry makes the streams of the first layer, the exit reduces those of the last.
+            let layers = program
+                .layers
+                .first()
+                .into_iter()
+                .chain(program.layers.last());
+            layers.for_each(|layer| w.residual(program, &layer.residual));
+        }
+        for layer in program.layers_of(part) {
             w.branch |= layer.mixer.post_norm.is_some() || layer.ffn.post_norm.is_some();
             w.branch |= layer.mixer.convolution.is_some() || layer.ffn.convolution.is_some();
             w.residual(program, &layer.residual);
@@ -240,6 +252,8 @@ pub(super) struct Work {
     pub(super) ngram: Vec<f32>,
     /// What a draft joins.
     pub(super) join: Vec<f32>,
+    /// Rows as they pass to the next node, where more than the streams does.
+    pub(super) carried: Vec<f32>,
     /// Quantised block inputs.
     pub(super) quantised: QuantisedRows,
     /// Quantised block inputs of every (expert, row) pair.
@@ -264,8 +278,8 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub(super) fn new(program: &Program, shape: Shape) -> Work {
-        let w = Widths::of(program);
+    pub(super) fn new(program: &Program, part: &Part, shape: Shape) -> Work {
+        let w = Widths::of(program, part);
         let rows = shape.step_rows;
         let several = if w.several() { rows } else { 0 };
         let scratch_per_thread = scratch_per_thread(program, shape.context);
@@ -293,6 +307,7 @@ impl Work {
             shared: vec![0.0; rows * w.hidden],
             ngram: vec![0.0; rows * w.ngram],
             join: vec![0.0; rows * w.join],
+            carried: Vec::with_capacity(rows * carried(program)),
             quantised: QuantisedRows::with_capacity(rows, w.widest_input()),
             quantised_gathered: QuantisedRows::with_capacity(
                 rows * w.top_k,
@@ -339,19 +354,28 @@ impl Work {
     }
 }
 
+/// Values of a row that passes to the next node, where that is more than the streams.
+fn carried(program: &Program) -> usize {
+    match program.carried_positions() {
+        0 => 0,
+        _ => program.row_width(),
+    }
+}
+
 /// Floats of attention scratch a thread needs.
 fn scratch_per_thread(program: &Program, context: usize) -> usize {
     KvShape::attend_scratch(context).max(mixers::scratch_floats(program, context))
 }
 
 /// Bytes [`Work::new`] allocates, and the buffer for the logits of several spans.
-pub(crate) fn workspace_bytes(
-    program: &Program,
-    step_rows: usize,
-    context: usize,
-    threads: usize,
-) -> u64 {
-    let w = Widths::of(program);
+pub(crate) fn workspace_bytes(program: &Program, part: &Part, shape: Shape) -> u64 {
+    let Shape {
+        step_rows,
+        context,
+        threads,
+        ..
+    } = shape;
+    let w = Widths::of(program, part);
     let ropes: usize = distinct_ropes(program).iter().map(|r| r.dims).sum();
     let ropes = ropes * (1 + usize::from(undoes(program)));
     let several = if w.several() {
@@ -370,6 +394,7 @@ pub(crate) fn workspace_bytes(
         + w.inner()
         + w.ngram
         + w.join
+        + carried(program)
         + 2 * w.latent
         + w.experts
         + ropes;

@@ -14,7 +14,7 @@ mod math;
 mod ngram;
 mod residual;
 
-use super::{Backend, Segment};
+use super::{Backend, Segment, join_rows, split_rows};
 use crate::cancel::Cancel;
 use crate::error::Error;
 use crate::state::{Fixed, LayerState, PagedRows, item_names};
@@ -36,6 +36,8 @@ pub(crate) struct Reference {
     hidden: Vec<f32>,
     /// Positions selected for each row of the piece by the last layer that selects.
     selections: Vec<Option<Vec<usize>>>,
+    /// Rows as they pass to the next node.
+    carried: Vec<f32>,
 }
 
 /// One row on its way through a layer.
@@ -103,6 +105,7 @@ impl Reference {
             names,
             hidden: Vec::new(),
             selections: Vec::new(),
+            carried: Vec::new(),
         })
     }
 
@@ -207,9 +210,15 @@ impl Backend for Reference {
         self.selections = vec![None; tokens.len()];
     }
 
-    fn load(&mut self, _segments: &[Segment], activations: &[f32]) {
-        self.hidden = activations.to_vec();
-        self.selections = vec![None; activations.len() / self.program.boundary.width];
+    fn load(&mut self, segments: &[Segment], rows: &[f32]) -> Result<(), Error> {
+        self.hidden.clear();
+        self.selections.clear();
+        let (hidden, selections) = (&mut self.hidden, &mut self.selections);
+        split_rows(&self.program, segments, rows, |_, stream, selected| {
+            hidden.extend_from_slice(stream);
+            let list = selected.map(|list| list.iter().map(|&place| place as usize));
+            selections.push(list.map(Iterator::collect));
+        })
     }
 
     fn layer(
@@ -253,6 +262,20 @@ impl Backend for Reference {
 
     fn hidden(&self) -> &[f32] {
         &self.hidden
+    }
+
+    fn rows(&mut self) -> &[f32] {
+        if self.program.carried_positions() == 0 {
+            return &self.hidden;
+        }
+        let lists = self.selections.iter().map(|selection| {
+            let list = selection.as_ref()?;
+            Some(list.iter().map(|&place| place as u32).collect::<Vec<_>>())
+        });
+        let lists: Vec<_> = lists.collect();
+        let selection = |row: usize| lists[row].as_deref();
+        join_rows(&self.program, &self.hidden, selection, &mut self.carried);
+        &self.carried
     }
 
     fn draft_rows(&mut self, depth: Option<usize>, out: &mut Vec<f32>) {

@@ -16,6 +16,7 @@ mod chunks;
 mod header;
 
 use super::{Item, PagedRows, Session};
+use crate::error::Error;
 use chunks::{ChunkReader, ChunkWriter};
 use header::Header;
 pub use header::SNAPSHOT_VERSION;
@@ -133,15 +134,19 @@ pub(crate) fn write(
 /// it.
 ///
 /// # Errors
-/// [`SnapshotError`]; the session is then as it was.
+/// [`SnapshotError`]; [`Error::Memory`] if a limited session has no room for the new state beside
+/// its own. The session is then as it was.
 pub(crate) fn read(
     identity: &Identity,
     session: &mut Session,
     source: &mut dyn Read,
-) -> Result<(), SnapshotError> {
+) -> Result<(), Error> {
     let (header, digest) = Header::read(source)?;
     header.check(identity)?;
     let position = check_meaning(&header, identity, session)?;
+    let paged = session.items().filter_map(Item::paged);
+    let added = paged.map(|rows| rows.needed_pages(position).len() as u64 * rows.page_bytes());
+    session.check_limit(added.sum())?;
     let mut payload = ChunkReader::new(source, &digest);
     let restored = read_items(session, position, &mut payload).and_then(|rows| {
         payload.finish()?;
@@ -155,7 +160,7 @@ pub(crate) fn read(
         Err(error) => {
             let fixed = session.items_mut().filter_map(Item::fixed_mut);
             fixed.for_each(super::Fixed::roll_back);
-            Err(error)
+            Err(error.into())
         }
     }
 }

@@ -1,0 +1,173 @@
+//! Limits of a part and of its sessions are exact, and what is allocated stays within them. Alone
+//! in its process: it counts allocations.
+
+mod common;
+
+use common::{open, reference_sequence, repository};
+use lamella_engine::{Cancel, Error, Model, Options, Part, RowSpan, Session};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+struct Counting;
+
+static HELD: AtomicI64 = AtomicI64::new(0);
+static PEAK: AtomicI64 = AtomicI64::new(0);
+
+fn add(bytes: i64) {
+    let held = HELD.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    PEAK.fetch_max(held, Ordering::Relaxed);
+}
+
+// SAFETY: everything is passed on to the system allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        add(layout.size() as i64);
+        // SAFETY: the caller's contract is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        add(-(layout.size() as i64));
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // Both are there for a moment.
+        add(size as i64);
+        add(-(layout.size() as i64));
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const FAMILIES: [&str; 8] = [
+    "olmoe-101",
+    "glm-101",
+    "inkling-101",
+    "kimi_k3-101",
+    "qwen36-101",
+    "qwen3next-505",
+    "qwen38-111",
+    "deepseek_v4-101",
+];
+
+/// The smallest number that is accepted, by search; the text that refuses one less.
+fn smallest(accepts: impl Fn(u64) -> Result<(), Error>) -> (u64, String) {
+    let (mut too_little, mut enough) = (0, 1 << 40);
+    while enough - too_little > 1 {
+        let middle = (enough + too_little) / 2;
+        match accepts(middle) {
+            Ok(()) => enough = middle,
+            Err(_) => too_little = middle,
+        }
+    }
+    let error = accepts(enough - 1).expect_err("one byte less is refused");
+    (enough, error.to_string())
+}
+
+/// Most bytes held during `work` beyond those held before, and its result.
+fn peak_of<T>(work: impl FnOnce() -> T) -> (i64, T) {
+    let before = HELD.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    let result = work();
+    (PEAK.load(Ordering::Relaxed) - before, result)
+}
+
+fn feed(model: &Model, session: &mut Session, ids: &[u32], chunk: usize) {
+    let width = model.program().row_width();
+    for tokens in ids.chunks(chunk) {
+        let mut input = vec![0.125; tokens.len() * width];
+        if width > model.program().boundary.width {
+            for row in input.chunks_exact_mut(width) {
+                row[model.program().boundary.width..].fill(0.0);
+                row[model.program().boundary.width] = -1.0;
+            }
+        }
+        let span = RowSpan {
+            session: &mut *session,
+            tokens,
+            input: &input,
+        };
+        let mut out = [Vec::new()];
+        model
+            .step_rows(vec![span], &mut out, &Cancel::new())
+            .expect("step");
+    }
+}
+
+#[test]
+fn limits_are_exact_and_kept() {
+    for fixture in FAMILIES {
+        let dir = repository("fixtures").join(fixture);
+        let ids = reference_sequence(&dir);
+        let layers = open(&dir, &Options::default()).program().layers.len();
+        let options = |memory_limit| Options {
+            threads: Some(1),
+            step_rows: 16,
+            part: Part::Layers(1..layers),
+            context: Some(ids.len()),
+            memory_limit,
+            ..Options::default()
+        };
+        let (engine, text) =
+            smallest(|limit| Model::open(&dir, &options(Some(limit)), &mut |_| {}).map(|_| ()));
+        assert!(text.contains(&format!("= {engine} bytes")), "{text}");
+        let model = open(&dir, &options(Some(engine)));
+        session_limits(fixture, &model, &ids);
+    }
+}
+
+fn session_limits(fixture: &str, model: &Arc<Model>, ids: &[u32]) {
+    let context = ids.len();
+    // The buffers of the step grow once.
+    feed(model, &mut model.session(), ids, 16);
+    let within = |limit| model.session_within(context, Some(limit)).map(|_| ());
+    let (least, text) = smallest(within);
+    assert_eq!(least, model.session_bytes(context), "{fixture}");
+    assert!(text.contains(&format!("takes {least} bytes")), "{text}");
+    for chunk in [1, 7, 16] {
+        let (peak, session) = peak_of(|| {
+            let mut session = model.session_within(context, Some(least)).expect("enough");
+            // Rows in and out belong to the caller: they are there before and after.
+            let spare = vec![0u8; 2 * 16 * 4 * model.program().row_width() + 4096];
+            let held = spare.len();
+            drop(spare);
+            feed(model, &mut session, ids, chunk);
+            (session, held)
+        });
+        let (session, rows) = session;
+        let state = peak - rows as i64;
+        assert!(
+            state <= least as i64,
+            "{fixture} in steps of {chunk}: {state} of {least}"
+        );
+        let mut stream = Vec::new();
+        model.snapshot(&session, &mut stream).expect("snapshot");
+        let (peak, restored) = peak_of(|| {
+            let mut new = model.session_within(context, Some(least)).expect("enough");
+            model.restore(&mut new, &mut &stream[..]).expect("restore");
+            new
+        });
+        assert!(
+            peak - 4096 <= least as i64,
+            "{fixture} restored: {peak} of {least}"
+        );
+        assert_eq!(restored.position(), context);
+    }
+    let mut session = model.session_within(context, Some(least)).expect("enough");
+    let input = vec![0.0; 17 * model.program().row_width()];
+    let tokens = [0; 17];
+    let span = RowSpan {
+        session: &mut session,
+        tokens: &tokens,
+        input: &input,
+    };
+    let mut out = [Vec::new()];
+    let result = model.step_rows(vec![span], &mut out, &Cancel::new());
+    assert!(matches!(result, Err(Error::Setting { .. })), "{fixture}");
+}
