@@ -163,7 +163,7 @@ fn containers_hold_the_encoded_weights() {
     let checkpoint = temp.path().join("tiny");
     common::write_sharded(&checkpoint);
     let checkpoint = open(&checkpoint).unwrap();
-    for want in Encoding::ALL {
+    for want in Encoding::ALL.into_iter().filter(|e| !e.is_coded()) {
         let out = temp.path().join(want.name());
         let report = convert_quietly(&checkpoint, &out, &options(Keep::As(want))).unwrap();
         assert_eq!(report.warnings, Vec::<String>::new());

@@ -183,6 +183,9 @@ impl Encoding {
     #[must_use]
     pub fn scale_bytes(self, cols: usize) -> Option<usize> {
         let groups = cols.div_ceil(self.group()?);
+        if groups == 0 {
+            return Some(0);
+        }
         let (head, each) = match self {
             Encoding::Fp8 => (0, 4),
             Encoding::Nvfp4 => (4, 1),
