@@ -5,10 +5,11 @@ mod common;
 
 use common::{bits, open, read, reference_matrix, reference_sequence, repository};
 use lamella_container::{ConvertOptions, Keep, convert};
-use lamella_engine::{BackendKind, Cancel, Error, Logits, Model, Options, Session, Span};
+use lamella_engine::{BackendKind, Cancel, Error, Logits, Model, Options, Session, Span, lower};
 use lamella_kernels::Isa;
-use lamella_program::Encoding;
 use lamella_program::closure::draft_operands;
+use lamella_program::draft::{Draft, DraftReads, HiddenNormScope, JoinMap};
+use lamella_program::{Encoding, TensorInfo};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -116,29 +117,34 @@ fn every_depth(model: &Model, ids: &[u32], chunk: usize) -> Vec<Drafted> {
     all
 }
 
-fn check(dir: &Path, names: &[&str], backend: BackendKind) {
-    let model = open(
-        dir,
-        &Options {
-            backend,
-            draft: true,
-            ..Options::default()
-        },
-    );
-    let ids = reference_sequence(dir);
-    let depths = every_depth(&model, &ids, usize::MAX);
+/// The largest error of each head, as a share of its largest logit.
+fn errors(model: &Model, dir: &Path, names: &[&str]) -> Vec<f32> {
+    let depths = every_depth(model, &reference_sequence(dir), usize::MAX);
     assert_eq!(depths.len(), names.len());
-    for (drafted, name) in depths.iter().zip(names) {
-        let (vocabulary, expected) = reference_matrix(&dir.join("ref.safetensors"), name);
-        assert_eq!(vocabulary, model.vocabulary());
-        assert_eq!(drafted.logits.len(), expected.len(), "{name}");
-        let scale = expected.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-        let pairs = drafted.logits.iter().zip(&expected);
-        let error = pairs.fold(0.0f32, |m, (a, b)| m.max((a - b).abs())) / scale;
+    let pairs = depths.iter().zip(names);
+    pairs
+        .map(|(drafted, name)| {
+            let (vocabulary, expected) = reference_matrix(&dir.join("ref.safetensors"), name);
+            assert_eq!(vocabulary, model.vocabulary());
+            assert_eq!(drafted.logits.len(), expected.len(), "{name}");
+            assert!(drafted.logits.iter().all(|l| l.is_finite()), "{name}");
+            let scale = expected.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+            let pairs = drafted.logits.iter().zip(&expected);
+            pairs.fold(0.0f32, |m, (a, b)| m.max((a - b).abs())) / scale
+        })
+        .collect()
+}
+
+fn check(dir: &Path, names: &[&str], backend: BackendKind) {
+    let options = Options {
+        backend,
+        draft: true,
+        ..Options::default()
+    };
+    for (error, name) in errors(&open(dir, &options), dir, names).iter().zip(names) {
         let case = format!("{} {name} {backend:?}: {error:e}", dir.display());
         println!("{case}");
-        assert!(drafted.logits.iter().all(|l| l.is_finite()), "{case}");
-        assert!(error < 1e-4, "{case}");
+        assert!(*error < 1e-4, "{case}");
     }
 }
 
@@ -149,6 +155,87 @@ fn heads_compute_what_their_references_say() {
         check(&dir, names, BackendKind::Reference);
         check(&dir, names, BackendKind::Cpu);
     }
+}
+
+/// Changes a draft; whether it could.
+type Misreading = fn(&mut Draft) -> bool;
+
+fn other_order(draft: &mut Draft) -> bool {
+    let mut changed = false;
+    for depth in &mut draft.depths {
+        match &mut depth.join.map {
+            JoinMap::Concatenate {
+                embedding_first, ..
+            } => *embedding_first ^= true,
+            JoinMap::Add { embedding, hidden } => std::mem::swap(embedding, hidden),
+            _ => continue,
+        }
+        changed = true;
+    }
+    changed
+}
+
+fn norms_without_offset(draft: &mut Draft) -> bool {
+    let joins = draft.depths.iter_mut().map(|depth| &mut depth.join);
+    let norms = joins.flat_map(|join| [&mut join.embedding_norm, &mut join.hidden_norm]);
+    norms.fold(false, |changed, norm| {
+        changed | std::mem::take(&mut norm.unit_offset)
+    })
+}
+
+fn norms_swapped(draft: &mut Draft) -> bool {
+    let mut changed = false;
+    for join in draft.depths.iter_mut().map(|depth| &mut depth.join) {
+        if join.hidden_norm_scope == HiddenNormScope::Stream {
+            std::mem::swap(&mut join.embedding_norm, &mut join.hidden_norm);
+            changed = true;
+        }
+    }
+    changed
+}
+
+fn unnormed_rows(draft: &mut Draft) -> bool {
+    std::mem::replace(&mut draft.reads, DraftReads::Streams) == DraftReads::Normed
+}
+
+#[test]
+fn misreadings_show() {
+    let misreadings: [(&str, Misreading); 4] = [
+        ("other order", other_order),
+        ("norms without offset", norms_without_offset),
+        ("norms swapped", norms_swapped),
+        ("rows before the last norm", unnormed_rows),
+    ];
+    let mut shown = 0;
+    for (fixture, names) in FIXTURES {
+        let dir = repository("fixtures").join(fixture);
+        for (what, misread) in misreadings {
+            let applied = std::cell::Cell::new(false);
+            let lowering = |config: &str, tensors: &[TensorInfo]| {
+                let mut program = lower(config, tensors)?;
+                applied.set(misread(program.draft.as_mut().expect("it drafts")));
+                Ok(program)
+            };
+            let options = Options {
+                draft: true,
+                ..Options::default()
+            };
+            let model = Model::open_lowered(&dir, &options, &lowering, &mut |_| {});
+            let model = model.expect("it opens");
+            if !applied.get() {
+                continue;
+            }
+            shown += 1;
+            let found = errors(&model, &dir, names);
+            let seen = found.iter().any(|error| *error > 1e-3);
+            assert!(seen, "{fixture} {what}: {found:?}");
+            if what == "rows before the last norm" && fixture.starts_with("glm") {
+                let found = errors(&model, &dir, &["mtp_logits_prenorm"]);
+                assert!(found[0] < 1e-4, "{fixture}: {found:?}");
+            }
+        }
+    }
+    assert_eq!(shown, 23);
 }
 
 #[test]
