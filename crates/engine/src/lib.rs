@@ -8,6 +8,7 @@
 mod backend;
 pub mod cancel;
 mod draft;
+mod draft_heads;
 pub mod error;
 pub mod generate;
 mod identity;
@@ -22,6 +23,7 @@ pub mod step;
 mod weights;
 
 pub use cancel::Cancel;
+pub use draft_heads::DraftHead;
 pub use error::Error;
 pub use lamella_program::Part;
 pub use model::{Model, Report, lower};

@@ -1,6 +1,7 @@
 //! One conversation of a model as generation drives it.
 
 use crate::cancel::Cancel;
+use crate::draft_heads::{DraftHeads, MOST_WAITING};
 use crate::error::Error;
 use crate::generate::{LogitsSession, SpeculativeSession};
 use crate::model::Model;
@@ -21,18 +22,29 @@ pub struct ModelSession {
     pending: Vec<u32>,
     /// All tokens of the last pass of verification, those that were pending included.
     pass: Vec<u32>,
+    /// The model's draft heads, where it was opened with them.
+    heads: Option<DraftHeads>,
+    /// All tokens of the conversation, where there are heads.
+    tokens: Vec<u32>,
+    /// What the heads read of the last pass.
+    rows: [Vec<f32>; 1],
 }
 
 impl ModelSession {
     /// An empty conversation. Prompts run in chunks of `chunk` tokens (0 = all at once); `cancel`
-    /// ends whatever runs.
+    /// ends whatever runs. If the model was opened with its draft heads, they follow.
     ///
     /// # Errors
-    /// As [`Model::session`].
+    /// As [`Model::draft_session`].
     pub fn new(model: Arc<Model>, chunk: usize, cancel: Cancel) -> Result<ModelSession, Error> {
         let session = model.session();
         let logits = Vec::with_capacity(model.vocabulary());
-        let chunk = if chunk == 0 { usize::MAX } else { chunk };
+        let heads = DraftHeads::of(&model)?;
+        let mut chunk = if chunk == 0 { usize::MAX } else { chunk };
+        if heads.is_some() {
+            // What the heads read of a chunk is held until they have read it.
+            chunk = chunk.min(MOST_WAITING);
+        }
         Ok(ModelSession {
             model,
             session,
@@ -41,6 +53,9 @@ impl ModelSession {
             logits,
             pending: Vec::new(),
             pass: Vec::new(),
+            heads,
+            tokens: Vec::new(),
+            rows: [Vec::new()],
         })
     }
 
@@ -58,15 +73,46 @@ impl ModelSession {
     }
 
     /// Goes back to at most `tokens` tokens, as far as the state allows; the position it has then.
-    /// See [`Session::rewind`].
+    /// See [`Session::rewind`]. With draft heads it is one token less: the newest row of the heads
+    /// holds the token behind it, which is taken for unchanged if it is read again.
     pub fn rewind(&mut self, tokens: usize) -> usize {
-        let behind = self.session.position();
-        if let Some(kept) = tokens.checked_sub(behind) {
-            self.pending.truncate(kept);
-            return behind + self.pending.len();
+        if tokens >= self.position() {
+            return self.position();
         }
-        self.pending.clear();
-        self.session.rewind(tokens)
+        let tokens = match self.heads {
+            Some(_) => tokens.saturating_sub(1),
+            None => tokens,
+        };
+        match tokens.checked_sub(self.session.position()) {
+            Some(pending) => self.pending.truncate(pending),
+            None => {
+                self.pending.clear();
+                self.session.rewind(tokens);
+            }
+        }
+        let kept = self.position();
+        if let Some(heads) = &mut self.heads {
+            heads.rewind(&self.tokens, kept);
+            self.tokens.truncate(kept);
+        }
+        kept
+    }
+
+    /// Adds up to `count` guesses of the draft heads to `out`: what follows `next`, which follows
+    /// what was read. Without heads there are none.
+    pub(crate) fn draft(
+        &mut self,
+        next: u32,
+        count: usize,
+        out: &mut Vec<u32>,
+    ) -> Result<(), Error> {
+        let Some(heads) = &mut self.heads else {
+            return Ok(());
+        };
+        self.tokens.push(next);
+        let result = heads.draft(&self.model, &self.tokens, count, out, &self.cancel);
+        self.tokens.pop();
+        result
     }
 
     /// Reads what wrong drafts have left to be read again, if anything.
@@ -102,7 +148,10 @@ impl ModelSession {
     /// Reads `tokens`, at least one, in chunks; all of them or none.
     fn read_chunks(&mut self, tokens: &[u32], last: Logits) -> Result<(), Error> {
         // Only a later chunk can fail with earlier ones already part of the conversation.
-        let before = (tokens.len() > self.chunk).then(|| self.session.checkpoint());
+        let before = (tokens.len() > self.chunk).then(|| {
+            let heads = self.heads.as_ref().map(DraftHeads::mark);
+            (self.session.checkpoint(), heads, self.tokens.len())
+        });
         let chunks = tokens.len().div_ceil(self.chunk);
         for (index, chunk) in tokens.chunks(self.chunk.min(tokens.len())).enumerate() {
             let logits = if index + 1 == chunks {
@@ -111,11 +160,16 @@ impl ModelSession {
                 Logits::None
             };
             if let Err(error) = self.step_once(chunk, logits) {
-                if let Some(before) = &before {
-                    self.session.restore(before)?;
+                if let Some((session, heads, known)) = &before {
+                    self.session.restore(session)?;
+                    self.tokens.truncate(*known);
+                    if let (Some(heads), Some(mark)) = (&mut self.heads, heads) {
+                        heads.restore(mark);
+                    }
                 }
                 return Err(error);
             }
+            self.catch_up();
         }
         Ok(())
     }
@@ -127,7 +181,29 @@ impl ModelSession {
             logits,
             out: &mut self.logits,
         };
-        self.model.step(&mut [span], &self.cancel)
+        let Some(heads) = &mut self.heads else {
+            return self.model.step(&mut [span], &self.cancel);
+        };
+        let start = span.session.position();
+        self.model
+            .step_for_draft(&mut [span], &mut self.rows, &self.cancel)?;
+        // The first tokens may have been pending: known, and met before.
+        let known = self.tokens.len();
+        if let Some(&new) = tokens.get(known - start) {
+            heads.meet(known, new);
+            self.tokens.truncate(start);
+            self.tokens.extend_from_slice(tokens);
+        }
+        heads.receive(start, &self.rows[0]);
+        Ok(())
+    }
+
+    /// Lets the heads read what waits, if it is much; all of it must be there to stay.
+    fn catch_up(&mut self) {
+        if let Some(heads) = &mut self.heads {
+            // What fails waits on, and fails again when a guess is asked for.
+            let _ = heads.catch_up(&self.model, &self.tokens, &self.cancel);
+        }
     }
 }
 
@@ -177,15 +253,18 @@ impl SpeculativeSession for ModelSession {
     fn keep(&mut self, count: usize) -> Result<(), Error> {
         let rows = self.logits.len() / self.model.vocabulary();
         let wrong = rows.saturating_sub(count);
-        if wrong == 0 {
-            return Ok(());
-        }
         let keep = self.session.position().saturating_sub(wrong);
         if self.session.truncate(keep).is_err() {
             self.session.undo()?;
             let right = self.pass.len().saturating_sub(wrong);
             self.pending.extend_from_slice(&self.pass[..right]);
         }
+        let kept = self.position();
+        if let Some(heads) = &mut self.heads {
+            heads.keep(kept);
+            self.tokens.truncate(kept);
+        }
+        self.catch_up();
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 //! the next step begins. So the step before is there for free, whatever the family; what else
 //! changes a session, or tries to, makes it unreachable.
 
-use super::{Fixed, Item, Session};
+use super::{Checkpoint, Fixed, Item, Session};
 use crate::error::Error;
 
 /// Where a session was before its last step.
@@ -36,6 +36,11 @@ impl Before {
 }
 
 impl Session {
+    /// A checkpoint, where dropping tokens would not bring the state back.
+    pub(crate) fn mark_if_overwritten(&self) -> Option<Checkpoint> {
+        self.overwrites().then(|| self.checkpoint())
+    }
+
     /// Takes back the last step whole, at no cost.
     ///
     /// # Errors
