@@ -2,9 +2,9 @@
 //!
 //! A checkpoint is lowered once to a [`Program`]: operations of a closed vocabulary over named
 //! operands. After that nothing asks which family it is. This crate holds the vocabulary
-//! ([`block`], [`draft`]), the operands ([`operand`]) and their encodings ([`encoding`]), the declared
-//! continuation state ([`state`]) and the [`closure`] check. It does no I/O and no arithmetic on
-//! weights.
+//! ([`block`], [`draft`]), the operands ([`operand`]) and their encodings ([`encoding`]), the
+//! declared continuation state ([`state`]) and the [`closure`] check. It does no I/O and no
+//! arithmetic on weights.
 
 pub mod block;
 pub mod closure;

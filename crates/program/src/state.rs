@@ -109,8 +109,9 @@ fn bytes(shape: &[usize]) -> usize {
     shape.iter().fold(4, |n, &d| n.saturating_mul(d))
 }
 
-/// State of layer `index` of [`Program::every_layer`], in a fixed order: the mixer's items, then `conv.mixer` and `conv.ffn`
-/// where the blocks end in a convolution, then `ngram` where n-gram embeddings enter.
+/// State of layer `index` of [`Program::every_layer`], in a fixed order: the mixer's items, then
+/// `conv.mixer` and `conv.ffn` where the blocks end in a convolution, then `ngram` where n-gram
+/// embeddings enter.
 #[must_use]
 pub fn layer_state(program: &Program, index: usize) -> Vec<StateItem> {
     let layer = program.layer(index);

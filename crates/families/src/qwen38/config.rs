@@ -156,8 +156,8 @@ impl Config {
     }
 
     /// Sees whether the checkpoint has draft heads, and refuses a configuration that is far larger
-    /// than it, before anything of that size is built. A few missing tensors are the closure check's
-    /// to name.
+    /// than it, before anything of that size is built. A few missing tensors are the closure
+    /// check's to name.
     fn check_size(
         &mut self,
         c: &mut ConfigReader<'_>,
