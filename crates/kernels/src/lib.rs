@@ -1,12 +1,12 @@
 //! The arithmetic of Lamella, on slices.
 //!
 //! Everything obeys the *lane rule*: an output element is accumulated over k in increasing order
-//! (within a quantised group exactly, in integers; within a group of codes by itself), vectors run across output elements, and
-//! whatever sums over positions or channels has an order fixed by their absolute index. So a
-//! result's bits do not depend on the batch, the number of threads or the instruction set; see
-//! [`Isa`]. Elementary functions are ours ([`exp`], [`tanh`] and their like) or the `libm`
-//! crate's. NaN and infinities propagate; only the sign and payload of a NaN may differ between
-//! instruction sets.
+//! (within a quantised group exactly, in integers; within a group of codes by itself), vectors run
+//! across output elements, and whatever sums over positions or channels has an order fixed by
+//! their absolute index. So a result's bits do not depend on the batch, the number of threads or
+//! the instruction set; see [`Isa`]. Elementary functions are ours ([`exp`], [`tanh`] and their
+//! like) or the `libm` crate's. NaN and infinities propagate; only the sign and payload of a NaN
+//! may differ between instruction sets.
 //!
 //! Kernels know no models and no files, and never allocate.
 
