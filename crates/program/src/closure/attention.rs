@@ -60,7 +60,7 @@ impl Checker<'_> {
         }
         if let Some(bias) = &a.relative_bias {
             let extent = self.count(place, "extent of the relative bias", bias.extent);
-            let rank = self.rows(place, bias.projection, Form::Small, extent);
+            let rank = self.rows(place, bias.projection, Form::Plain, extent);
             let rows = self.times(place, ("heads", a.heads), ("rank", rank));
             self.linear(place, &bias.query, rows, hidden);
         }

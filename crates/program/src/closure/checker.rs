@@ -4,7 +4,7 @@ use super::defect::Defect;
 use crate::block::{Linear, MAX_TAPS, RmsNorm, ShortConvolution};
 use crate::operand::{Operand, OperandId, Role};
 use crate::program::Program;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// A length. `None` where it cannot be told because something it comes from is a defect already;
 /// what depends on it is then claimed and not compared.
@@ -19,15 +19,26 @@ pub(super) fn known(size: usize) -> Size {
 /// positions. Sums and products of two of them cannot overflow.
 pub(super) const MAX_COUNT: usize = (1 << 31) - 1;
 
-/// In which form a block reads an operand; decides the roles that fit.
+/// In which form a block reads an operand. A role decides how an operand is held in memory, so it
+/// has to be one of those that are held as the block reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Plain f32 values.
+    /// Rows of f32 values.
     Plain,
-    /// A matrix, possibly in a compiled encoding.
-    Matrix,
-    /// A matrix so small that blocks read it in either form.
-    Small,
+    /// Taps of a convolution, which are transposed at opening.
+    Kernel,
+    /// A linear map, possibly in a compiled encoding.
+    Linear,
+    /// One of a unit's maps, two of which are computed together in one encoding.
+    Unit,
+    /// A linear map that is read row by row in f32.
+    Rows,
+    /// A linear map of f32 inputs.
+    Router,
+    /// A table of which rows are looked up.
+    Embedding,
+    /// The map to the logits.
+    Head,
     /// A stack of matrices, one for each expert.
     Stack,
     /// Integers.
@@ -36,15 +47,15 @@ pub(super) enum Form {
 
 impl Form {
     fn allows(self, role: Role) -> bool {
-        let plain = matches!(role, Role::Vector | Role::Kernel);
-        let matrix = matches!(
-            role,
-            Role::Embedding | Role::Head | Role::Linear | Role::Router
-        );
         match self {
-            Form::Plain => plain,
-            Form::Matrix => matrix,
-            Form::Small => plain || matrix,
+            Form::Plain => matches!(role, Role::Vector | Role::Kernel),
+            Form::Kernel => role == Role::Kernel,
+            Form::Linear => matches!(role, Role::Linear | Role::Router),
+            Form::Unit | Form::Rows => role == Role::Linear,
+            Form::Router => role == Role::Router,
+            Form::Embedding => role == Role::Embedding,
+            // A tied head is the embedding.
+            Form::Head => matches!(role, Role::Head | Role::Embedding),
             Form::Stack => role == Role::Expert,
             Form::Table => role == Role::Table,
         }
@@ -53,8 +64,12 @@ impl Form {
     fn roles(self) -> &'static str {
         match self {
             Form::Plain => "Vector or Kernel",
-            Form::Matrix => "Linear, Router, Embedding or Head",
-            Form::Small => "Vector, Kernel, Linear or Router",
+            Form::Kernel => "Kernel",
+            Form::Linear => "Linear or Router",
+            Form::Unit | Form::Rows => "Linear",
+            Form::Router => "Router",
+            Form::Embedding => "Embedding",
+            Form::Head => "Head or Embedding",
             Form::Stack => "Expert",
             Form::Table => "Table",
         }
@@ -66,6 +81,8 @@ pub(super) struct Checker<'p> {
     pub(super) program: &'p Program,
     pub(super) defects: Vec<Defect>,
     pub(super) used: HashSet<OperandId>,
+    /// For operands read so far, whether it was row by row: none is laid out both ways.
+    by_rows: HashMap<OperandId, bool>,
     /// Places, or operands, and what was said of them so far: one cause is reported once.
     said: HashSet<(String, String)>,
     /// Whether a layer so far selects positions that later layers may share.
@@ -78,6 +95,7 @@ impl<'p> Checker<'p> {
             program,
             defects: Vec::new(),
             used: HashSet::new(),
+            by_rows: HashMap::new(),
             said: HashSet::new(),
             selection: false,
         }
@@ -116,6 +134,12 @@ impl<'p> Checker<'p> {
                 found: operand.role,
                 expected: form.roles(),
             });
+        }
+        let by_rows = form == Form::Rows;
+        if *self.by_rows.entry(id).or_insert(by_rows) != by_rows {
+            let name = &operand.name;
+            let message = format!("operand {name} is read row by row in one block, not in another");
+            self.geometry(place, message);
         }
         Some(operand)
     }
@@ -182,9 +206,9 @@ impl<'p> Checker<'p> {
         }
     }
 
-    /// A matrix that alone tells its shape.
-    pub(super) fn matrix(&mut self, place: &str, id: OperandId) -> Option<[usize; 2]> {
-        let operand = self.claim(place, id, Form::Matrix)?;
+    /// A table that alone tells its shape.
+    pub(super) fn embedding(&mut self, place: &str, id: OperandId) -> Option<[usize; 2]> {
+        let operand = self.claim(place, id, Form::Embedding)?;
         if let [rows, cols] = operand.shape[..] {
             return Some([rows, cols]);
         }
@@ -195,7 +219,19 @@ impl<'p> Checker<'p> {
 
     /// A linear map `[rows, cols]`.
     pub(super) fn linear(&mut self, place: &str, linear: &Linear, rows: Size, cols: Size) {
-        self.expect(place, linear.weight, Form::Matrix, &[rows, cols]);
+        self.linear_as(place, linear, Form::Linear, rows, cols);
+    }
+
+    /// A linear map `[rows, cols]` that is read in a form of its own.
+    pub(super) fn linear_as(
+        &mut self,
+        place: &str,
+        linear: &Linear,
+        form: Form,
+        rows: Size,
+        cols: Size,
+    ) {
+        self.expect(place, linear.weight, form, &[rows, cols]);
         if let Some(bias) = linear.bias {
             self.vector(place, bias, rows);
         }
@@ -203,7 +239,7 @@ impl<'p> Checker<'p> {
 
     /// A linear map into a width that nothing else tells; that width.
     pub(super) fn linear_rows(&mut self, place: &str, linear: &Linear, cols: Size) -> Size {
-        let rows = self.rows(place, linear.weight, Form::Matrix, cols);
+        let rows = self.rows(place, linear.weight, Form::Linear, cols);
         if let Some(bias) = linear.bias {
             self.vector(place, bias, rows);
         }
@@ -226,7 +262,7 @@ impl<'p> Checker<'p> {
             taps = None;
         }
         self.count(place, "dilation", c.dilation);
-        self.expect(place, c.weight, Form::Plain, &[channels, Some(1), taps]);
+        self.expect(place, c.weight, Form::Kernel, &[channels, Some(1), taps]);
     }
 
     /// The product of named sizes, none of which may be zero.

@@ -36,14 +36,14 @@ pub enum Defect {
         /// The type as the file spells it.
         dtype: String,
     },
-    /// The parts of an operand are stored in different types.
+    /// The parts of an operand are stored in different codings, or some in codes and some not.
     #[error("operand {operand}: its tensors have different element types ({first} and {second})")]
     MixedTypes {
         /// The operand.
         operand: String,
-        /// Type of its first slice.
+        /// Coding of its first slice; `numbers` where they are not coded.
         first: String,
-        /// A type that differs.
+        /// A coding that differs.
         second: String,
     },
     /// A configuration key that no operation expresses.

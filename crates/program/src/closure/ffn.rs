@@ -9,11 +9,11 @@ impl Checker<'_> {
         let hidden = self.hidden();
         self.activation(place, unit.activation);
         let width = self.product(place, &[("inner width", unit.width)]);
-        self.expect(place, unit.gate, Form::Matrix, &[width, hidden]);
-        self.expect(place, unit.up, Form::Matrix, &[width, hidden]);
-        self.expect(place, unit.down, Form::Matrix, &[hidden, width]);
+        self.expect(place, unit.gate, Form::Unit, &[width, hidden]);
+        self.expect(place, unit.up, Form::Unit, &[width, hidden]);
+        self.expect(place, unit.down, Form::Unit, &[hidden, width]);
         if let Some(gate) = unit.output_gate {
-            self.expect(place, gate, Form::Small, &[Some(1), hidden]);
+            self.expect(place, gate, Form::Plain, &[Some(1), hidden]);
         }
         if let Some(scale) = unit.output_scale {
             self.vector(place, scale, Some(1));
@@ -83,7 +83,7 @@ impl Checker<'_> {
         };
         let rows = self.sum(place, experts, Some(taking_part));
         let hidden = self.hidden();
-        self.expect(place, router.weight, Form::Matrix, &[rows, hidden]);
+        self.expect(place, router.weight, Form::Router, &[rows, hidden]);
         if let Some(bias) = router.selection_bias {
             self.vector(place, bias, experts);
         }

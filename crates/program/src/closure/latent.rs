@@ -1,7 +1,7 @@
 //! Latent attention and its selection of positions.
 
 use super::attention::IndexerPlace;
-use super::checker::Checker;
+use super::checker::{Checker, Form};
 use crate::block::{LatentAttention, LatentSelection};
 
 impl Checker<'_> {
@@ -23,7 +23,7 @@ impl Checker<'_> {
         self.linear(place, &a.query_up, queries, rank);
         self.linear(place, &a.latent_down, row, hidden);
         self.norm(place, &a.latent_norm, latent);
-        self.linear(place, &a.latent_up, ups, latent);
+        self.linear_as(place, &a.latent_up, Form::Rows, ups, latent);
         self.linear(place, &a.output, hidden, outputs);
         if let Some(gate) = &a.output_gate {
             self.linear(place, gate, outputs, hidden);

@@ -90,7 +90,7 @@ impl Checker<'_> {
         self.expect(
             "entry",
             entry.embedding,
-            Form::Matrix,
+            Form::Embedding,
             &[vocabulary, hidden],
         );
         if let Some(norm) = &entry.norm {
@@ -108,7 +108,7 @@ impl Checker<'_> {
             self.norm(&format!("{place}.norm"), norm, hidden);
         }
         let rows = known(vocabulary);
-        self.expect(place, exit.head, Form::Matrix, &[rows, hidden]);
+        self.expect(place, exit.head, Form::Head, &[rows, hidden]);
         if exit.logits == 0 || exit.logits > vocabulary && vocabulary > 0 {
             let message = format!("{} logits of {vocabulary} rows", exit.logits);
             self.geometry(place, message);

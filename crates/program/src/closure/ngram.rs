@@ -92,7 +92,7 @@ impl Checker<'_> {
             let message = format!("{heads} heads, but {} table sizes", e.sizes.len());
             self.geometry(place, message);
         }
-        let [rows, width] = self.matrix(place, e.table)?;
+        let [rows, width] = self.embedding(place, e.table)?;
         for (&size, &offset) in e.sizes.iter().zip(&e.offsets) {
             let end = offset.checked_add(size);
             if size == 0 || end.is_none_or(|end| end > rows as u64) {

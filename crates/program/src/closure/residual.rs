@@ -148,7 +148,7 @@ impl Checker<'_> {
                 self.eps(place, *norm_eps);
                 let width = self.width(place, streams);
                 let shape = [streams, width];
-                self.expect(place, *function, Form::Matrix, &shape);
+                self.expect(place, *function, Form::Linear, &shape);
                 self.vector(place, *base, streams);
                 self.vector(place, *scale, Some(1));
             }
@@ -161,14 +161,14 @@ impl Checker<'_> {
     fn residual_read(&mut self, place: &str, read: &ResidualRead) {
         let hidden = self.hidden();
         self.norm(place, &read.norm, hidden);
-        self.expect(place, read.projection, Form::Small, &[Some(1), hidden]);
+        self.expect(place, read.projection, Form::Plain, &[Some(1), hidden]);
     }
 
     fn hyper_map(&mut self, place: &str, map: &HyperMap, streams: usize) {
         let width = self.width(place, Some(streams));
         let maps = self.sum(place, Some(2), Some(streams));
         let rows = self.times(place, ("streams", streams), ("maps", maps));
-        self.expect(place, map.function, Form::Matrix, &[rows, width]);
+        self.expect(place, map.function, Form::Linear, &[rows, width]);
         self.vector(place, map.base, rows);
         self.vector(place, map.scale, Some(3));
     }

@@ -112,6 +112,8 @@ impl<'p, 't> Sources<'p, 't, '_> {
         }
         self.shape(&slice.tensor, tensor, &[expected]);
         scales.then(|| match &slice.coding {
+            // Numbers of several widths are all read as the widest.
+            None if tensor.encoding.is_some() => "numbers".to_owned(),
             None => tensor.dtype.clone(),
             Some(coding) => format!("{} in {}", tensor.dtype, kind(coding)),
         })

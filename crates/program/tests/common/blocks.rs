@@ -276,7 +276,7 @@ pub(crate) fn routed(t: &mut Table) -> Routed {
 /// Groups, a bias, a gated shared expert, experts at another width.
 pub(crate) fn grouped(t: &mut Table) -> Routed {
     let mut shared = t.unit("shared", WIDTH + 1);
-    shared.output_gate = Some(t.add("shared.output_gate", &[1, HIDDEN], Role::Linear));
+    shared.output_gate = Some(t.add("shared.output_gate", &[1, HIDDEN], Role::Vector));
     let mut r = routed(t);
     r.router.scoring = Scoring::Sigmoid;
     r.router.selection_bias = Some(t.vector("router.bias", EXPERTS));

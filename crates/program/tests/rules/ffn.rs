@@ -10,7 +10,7 @@ use lamella_program::{Program, Role};
 fn dense() -> Program {
     with_ffn(|t| {
         let mut unit = t.unit("unit", WIDTH);
-        unit.output_gate = Some(t.add("output_gate", &[1, 8], Role::Linear));
+        unit.output_gate = Some(t.add("output_gate", &[1, 8], Role::Vector));
         unit.output_scale = Some(t.vector("output_scale", 1));
         Ffn::Dense(unit)
     })
@@ -59,8 +59,20 @@ fn stacks_are_experts_and_units_are_not() {
         let damage = |p: &mut Program| role(p, name, Role::Linear);
         fails(&program, damage, "has role Linear, needs Expert");
     }
-    let vector = |p: &mut Program| role(p, "router", Role::Vector);
-    fails(&program, vector, "has role Vector, needs Linear");
+    for wrong in [Role::Vector, Role::Linear] {
+        let other = |p: &mut Program| role(p, "router", wrong);
+        fails(
+            &program,
+            other,
+            &format!("has role {wrong:?}, needs Router"),
+        );
+    }
+    for name in ["unit.gate", "unit.up", "unit.down"] {
+        let apart = |p: &mut Program| role(p, name, Role::Router);
+        fails(&dense(), apart, "has role Router, needs Linear");
+    }
+    let map = |p: &mut Program| role(p, "output_gate", Role::Linear);
+    fails(&dense(), map, "has role Linear, needs Vector or Kernel");
     let quantised = |p: &mut Program| role(p, "final", Role::Linear);
     fails(&program, quantised, "has role Linear, needs Vector");
 }

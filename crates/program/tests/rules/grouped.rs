@@ -3,7 +3,7 @@
 use crate::common::blocks::{block_attention, rich_attention};
 use crate::common::{fails, fails_and_frees, sweep, with_mixer};
 use lamella_program::block::{Attention, Indexer, Mixer, Span};
-use lamella_program::{Program, state};
+use lamella_program::{Program, Role, state};
 
 fn rich() -> Program {
     with_mixer(|t| Mixer::Attention(rich_attention(t)))
@@ -82,6 +82,24 @@ fn numbers_agree() {
         }
     };
     fails(&rich(), wide, "4 rotated channels of 2");
+}
+
+#[test]
+fn what_is_read_as_values_is_held_so() {
+    let role = |name: &'static str, role| {
+        move |p: &mut Program| {
+            let operand = p.operands.iter_mut().find(|o| o.name == name);
+            operand.expect("it is there").role = role;
+        }
+    };
+    for wrong in [Role::Linear, Role::Head, Role::Embedding, Role::Router] {
+        let text = format!("bias_projection has role {wrong:?}, needs Vector or Kernel");
+        fails(&rich(), role("bias_projection", wrong), &text);
+    }
+    for name in ["key_convolution", "value_convolution"] {
+        let text = format!("{name} has role Vector, needs Kernel");
+        fails(&rich(), role(name, Role::Vector), &text);
+    }
 }
 
 #[test]

@@ -31,6 +31,26 @@ fn every_operand_has_its_shape() {
 }
 
 #[test]
+fn a_map_that_is_read_by_rows_is_read_so_everywhere() {
+    let mut program = plain();
+    let role = |p: &mut Program| {
+        let operand = p.operands.iter_mut().find(|o| o.name == "latent_up");
+        operand.expect("it is there").role = lamella_program::Role::Router;
+    };
+    fails(&program, role, "latent_up has role Router, needs Linear");
+    let attention = edit(&mut program, 0);
+    attention.output_gate = Some(attention.latent_up.clone());
+    let defects = lamella_program::closure::check(&program);
+    let texts: Vec<String> = defects.iter().map(ToString::to_string).collect();
+    assert!(
+        texts
+            .iter()
+            .any(|t| t.contains("latent_up is read row by row")),
+        "{texts:?}"
+    );
+}
+
+#[test]
 fn rotation_is_optional_and_fits() {
     let mut still = plain();
     edit(&mut still, 0).rope = None;

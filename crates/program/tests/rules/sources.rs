@@ -5,7 +5,7 @@ use crate::common::{program_of, tensors, with_ffn};
 use lamella_program::block::Ffn;
 use lamella_program::closure::{check, check_against};
 use lamella_program::operand::Coding;
-use lamella_program::{Defect, Operand, Program, Role, Slice, TensorInfo};
+use lamella_program::{Defect, Encoding, Operand, Program, Role, Slice, TensorInfo};
 
 /// Rows and columns of the coded matrix: neither is a multiple of a scale block of 32.
 const SHAPE: [usize; 2] = [40, 48];
@@ -267,6 +267,26 @@ fn parts_in_several_codings_are_mixed() {
     assert!(
         matches!(&defects[..], [Defect::MixedTypes { first, second, .. }]
             if first == "U8 in MXFP4" && second == "U8 in NVFP4"),
+        "{defects:?}"
+    );
+}
+
+#[test]
+fn codes_and_numbers_do_not_mix() {
+    let (mut program, mut table) = coded(&[40, 32], mxfp4(), "U8", &[("scale", "U8", &[40, 2])]);
+    let operand = program.operands.last_mut().unwrap();
+    let rows = operand.parts[0][1].rows;
+    operand.parts[0][1] = Slice::whole("plain", &[rows, 64]);
+    table.push(TensorInfo {
+        name: "plain".to_owned(),
+        dtype: "BF16".to_owned(),
+        encoding: Some(Encoding::Bf16),
+        shape: vec![rows, 64],
+    });
+    let defects = defects(&(program, table));
+    assert!(
+        matches!(&defects[..], [Defect::MixedTypes { first, second, .. }]
+            if first == "U8 in MXFP4" && second == "numbers"),
         "{defects:?}"
     );
 }
