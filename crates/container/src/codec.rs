@@ -271,7 +271,11 @@ fn shipped_code(encoding: Encoding, codes: &[u8], i: usize, k: usize) -> f32 {
         return E4M3[usize::from(codes[half + 2 * i + k % 2])];
     }
     let byte = codes[k / 8 * TILE_ROWS * 4 + 4 * i + k % 8 / 2];
-    E2M1[usize::from(if k % 2 == 0 { byte & 15 } else { byte >> 4 })]
+    E2M1[usize::from(if k.is_multiple_of(2) {
+        byte & 15
+    } else {
+        byte >> 4
+    })]
 }
 
 /// The integer of row `i`, input `k` of a tile.

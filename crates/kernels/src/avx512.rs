@@ -73,7 +73,7 @@ impl Lanes for Zmm {
     #[inline(always)]
     unsafe fn e4m3<const J: usize>(word: __m512i) -> Self {
         unsafe {
-            let halves = as_f16(if J % 2 == 0 {
+            let halves = as_f16(if J.is_multiple_of(2) {
                 _mm512_slli_epi16::<8>(word)
             } else {
                 word

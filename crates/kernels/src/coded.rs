@@ -202,7 +202,11 @@ pub(crate) fn unpack_coded(encoding: Encoding, block: &[u8], i: usize, out: &mut
                 e4m3_to_f32(word[e4m3_place(i, k % 4)])
             } else {
                 let byte = word[4 * i + k % 8 / 2];
-                e2m1_to_f32(if k % 2 == 0 { byte & 15 } else { byte >> 4 })
+                e2m1_to_f32(if k.is_multiple_of(2) {
+                    byte & 15
+                } else {
+                    byte >> 4
+                })
             };
             *value = code * scale * outer;
         }
