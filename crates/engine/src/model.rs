@@ -7,6 +7,7 @@ use crate::identity::numeric_class;
 use crate::memory::MemoryLimit;
 use crate::need::Need;
 use crate::options::{BackendKind, Options};
+use crate::profile::{Profile, TimeSource};
 use crate::state::Session;
 use crate::step::{self, Entry, Observer, Span, StepContext, StepScratch};
 use crate::weights::{self, Choice, Layout, OpenProgress};
@@ -207,6 +208,23 @@ impl Model {
             &self.part,
             self.context,
         )
+    }
+
+    /// Has steps count their time by operator, or (`None`) no longer. The reference backend never
+    /// does.
+    pub fn set_profiling(&self, source: Option<TimeSource>) {
+        let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(clock) = executor.backend.clock() {
+            clock.set(source);
+        }
+    }
+
+    /// What was counted since the last call of this.
+    #[must_use]
+    pub fn take_profile(&self) -> Profile {
+        let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
+        let clock = executor.backend.clock();
+        clock.map(|clock| clock.take()).unwrap_or_default()
     }
 
     /// Runs all spans in one pass: all of it or, on failure or cancellation, nothing of it.

@@ -9,6 +9,7 @@ pub(crate) mod reference;
 
 use crate::cancel::Cancel;
 use crate::error::Error;
+use crate::profile::Clock;
 use crate::step::Span;
 use lamella_program::Program;
 
@@ -88,6 +89,11 @@ pub(crate) struct Segment {
 pub(crate) trait Backend: Send {
     /// Bytes of weights held in memory.
     fn resident_bytes(&self) -> u64;
+
+    /// Its stopwatch, where it has one.
+    fn clock(&mut self) -> Option<&mut Clock> {
+        None
+    }
 
     /// Starts a piece of `tokens.len()` rows from their embeddings.
     fn embed(&mut self, segments: &[Segment], tokens: &[u32]);

@@ -2,6 +2,7 @@
 
 use super::work::Work;
 use super::{Core, Segment, rows};
+use crate::profile::Operator;
 use crate::state::{Page, PagedRows};
 use crate::step::Span as Batch;
 use lamella_kernels::{Epilogue, KvPages, KvShape, PAGE, Query, Rows, SharedRows};
@@ -75,6 +76,7 @@ impl Core {
     ) {
         let count = work.rows();
         self.project_heads(a, count, work);
+        self.clock.stop(Operator::Projection);
         if let Some(c) = &a.convolutions {
             let Work {
                 key, value, mixers, ..
@@ -91,12 +93,15 @@ impl Core {
                 value,
             );
         }
+        self.clock.stop(Operator::Convolution);
         self.shape_heads(a, count, work);
+        self.clock.stop(Operator::Heads);
         if is_listed(a) {
             self.listed_attention(a, layer, segments, spans, work);
         } else {
             self.paged_attention(a, layer, segments, spans, work);
         }
+        self.clock.stop(Operator::Attention);
         if let Some(gate) = &a.output_gate {
             let width = self.program.dims.hidden;
             let Work {
@@ -114,9 +119,12 @@ impl Core {
                 gates,
                 Epilogue::Store,
             );
+            self.clock.stop(Operator::Projection);
             self.kernels.mul_sigmoid(&mut heads[..gates.len()], gates);
+            self.clock.stop(Operator::Heads);
         }
         self.project_output(&a.output, count, work);
+        self.clock.stop(Operator::Projection);
     }
 
     /// Attention over pages in the kernels' own layout.

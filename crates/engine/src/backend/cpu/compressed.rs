@@ -1,8 +1,9 @@
 //! Attention over a sliding window and compressed entries.
 
-use super::mixers::{ALL, SelectWork, TOGETHER, compressed_sizes, cut, no_query, slide, store};
-use super::work::Work;
+use super::mixers::{ALL, SelectWork, TOGETHER, compressed_sizes, cut, no_query, store};
+use super::work::{Angles, Work};
 use super::{Core, Segment};
+use crate::profile::Operator;
 use crate::state::{Item, LayerState};
 use crate::step::Span;
 use lamella_kernels::{
@@ -40,34 +41,27 @@ impl Core {
         self.project_prepared(&a.key_value, x, quantised, new, Epilogue::Store);
         self.norm_heads_of(&a.query_norm, rank, down);
         self.project(&a.query_up, down, quantised, query, Epilogue::Store);
-        let queries = a.heads * a.head_dim;
-        for row in 0..count {
-            let turn = self.row_angles(&a.rope, &work.angles, row);
-            let query = &mut query[row * queries..][..queries];
-            self.norm_heads_of(&a.query_head_norm, a.head_dim, query);
-            self.rotate_by(&a.rope, turn, a.head_dim, query);
-            let new = &mut new[row * a.head_dim..][..a.head_dim];
-            self.norm_heads_of(&a.key_value_norm, a.head_dim, new);
-            self.rotate_by(&a.rope, turn, a.head_dim, new);
-        }
+        self.clock.stop(Operator::Projection);
+        self.turn_heads(a, &work.angles, query, new);
         store([layer, WINDOW], segments, spans, new);
+        self.clock.stop(Operator::Heads);
         work.mixers.counts.fill(ALL);
         if let Some(c) = &a.compressor {
             self.project(&c.value, x, quantised, value, Epilogue::Store);
             self.project(&c.gate, x, quantised, gate, Epilogue::Store);
             let place = [layer, ENTRIES];
+            self.clock.stop(Operator::Projection);
             self.compress(c, &a.rope, a.head_dim, place, segments, spans, value, gate);
+            self.clock.stop(Operator::Compressor);
         }
         if a.indexer.is_some() {
             let buffers = [iq, iv, ig, iw];
             self.index_entries(a, layer, segments, spans, down, buffers, work);
         }
         self.attend_entries(a, layer, segments, spans, (query, heads), work);
-        for row in 0..count {
-            let (cos, sin) = self.row_angles(&a.rope, &work.back, row);
-            let heads = &mut heads[row * queries..][..queries];
-            self.rotate_by(&a.rope, (cos, sin), a.head_dim, heads);
-        }
+        self.clock.stop(Operator::Attention);
+        self.turn_back(a, &work.back, heads);
+        self.clock.stop(Operator::Heads);
         self.project_groups(a, heads, &mut work.quantised, inner);
         let Work {
             quantised,
@@ -79,7 +73,48 @@ impl Core {
         let out = if *direct { hidden } else { branch };
         let out = &mut out[..count * width];
         self.project(&a.output_up, inner, quantised, out, Epilogue::Add);
+        self.clock.stop(Operator::Projection);
         work.arena = arena;
+    }
+
+    /// Norms and rotates queries and new rows.
+    fn turn_heads(
+        &self,
+        a: &CompressedAttention,
+        angles: &[Angles],
+        query: &mut [f32],
+        new: &mut [f32],
+    ) {
+        let (queries, count) = (a.heads * a.head_dim, new.len() / a.head_dim);
+        let query = SharedRows::new(query, queries, queries);
+        let new = SharedRows::new(new, a.head_dim, a.head_dim);
+        self.over_rows(count, queries + a.head_dim, &|row| {
+            let turn = self.row_angles(&a.rope, angles, row);
+            // SAFETY: each row is one task's.
+            let (query, new) = unsafe {
+                (
+                    query.slice_mut(row, 0..queries),
+                    new.slice_mut(row, 0..a.head_dim),
+                )
+            };
+            self.norm_heads_of(&a.query_head_norm, a.head_dim, query);
+            self.rotate_by(&a.rope, turn, a.head_dim, query);
+            self.norm_heads_of(&a.key_value_norm, a.head_dim, new);
+            self.rotate_by(&a.rope, turn, a.head_dim, new);
+        });
+    }
+
+    /// Undoes the rotation on the heads' outputs.
+    fn turn_back(&self, a: &CompressedAttention, back: &[Angles], heads: &mut [f32]) {
+        let width = a.heads * a.head_dim;
+        let count = heads.len() / width;
+        let heads = SharedRows::new(heads, width, width);
+        self.over_rows(count, width, &|row| {
+            let turn = self.row_angles(&a.rope, back, row);
+            // SAFETY: each row is one task's.
+            let heads = unsafe { heads.slice_mut(row, 0..width) };
+            self.rotate_by(&a.rope, turn, a.head_dim, heads);
+        });
     }
 
     /// Feeds the indexer's own compressor, and selects entries for every row.
@@ -107,6 +142,7 @@ impl Core {
         if let Some(map) = &ix.indexer.head_weights {
             self.project(map, x, quantised, iw, Epilogue::Store);
         }
+        self.clock.stop(Operator::Projection);
         let Some(rope) = &ix.indexer.rope else {
             unreachable!("the closure check demands a rotation")
         };
@@ -117,6 +153,7 @@ impl Core {
         }
         let place = [layer, INDEX];
         self.compress(c, rope, ix.indexer.head_dim, place, segments, spans, iv, ig);
+        self.clock.stop(Operator::Compressor);
         let weights = ix.indexer.head_weights.is_some().then_some(&*iw);
         self.select_entries(a, layer, segments, spans, iq, weights, work);
     }
@@ -145,59 +182,57 @@ impl Core {
                 unreachable!("a compressor declares compressed rows")
             };
             let raw = raw.edit();
-            for i in 0..segment.rows {
-                let position = segment.position + i;
-                let at = (segment.row + i) * channels;
-                let gate = &mut gates[at..at + channels];
-                let bias = &bias[position % c.ratio * channels..][..channels];
-                self.kernels.add(gate, bias);
-                let new = [&values[at..at + channels], &*gate];
-                if (position + 1).is_multiple_of(c.ratio) {
-                    let entry = finished.row_mut(position / c.ratio);
-                    self.pool_window(c, position, raw, new, entry);
-                    let norm = &c.norm;
-                    self.kernels
-                        .rms_norm_in_place(entry, self.norm_weight(norm), norm.eps);
-                    self.rotate_to(rope, position + 1 - c.ratio, entry);
-                    debug_assert_eq!(entry.len(), width);
-                }
-                // A raw row is the values, then the gates.
-                slide(raw, new[0]);
-                slide(raw, new[1]);
+            let part = segment.row * channels..(segment.row + segment.rows) * channels;
+            let (values, gates) = (&values[part.clone()], &mut gates[part]);
+            for (i, gate) in gates.chunks_exact_mut(channels).enumerate() {
+                let place = (segment.position + i) % c.ratio;
+                self.kernels
+                    .add(gate, &bias[place * channels..][..channels]);
             }
+            let rows = RawRows {
+                before: raw,
+                values,
+                gates,
+                channels,
+            };
+            let first = c.ratio - 1 - segment.position % c.ratio;
+            for i in (first..segment.rows).step_by(c.ratio) {
+                let position = segment.position + i;
+                let entry = finished.row_mut(position / c.ratio);
+                self.pool_window(c, position, &rows, i, entry);
+                let norm = &c.norm;
+                self.kernels
+                    .rms_norm_in_place(entry, self.norm_weight(norm), norm.eps);
+                self.rotate_to(rope, position + 1 - c.ratio, entry);
+                debug_assert_eq!(entry.len(), width);
+            }
+            keep_raw(raw, values, gates, channels);
         }
     }
 
-    /// The entry of the window that ends at `position`: for each channel the values weighted by
-    /// the softmax of the gates.
+    /// The entry of the window that ends at `position`, row `last` of the segment: for each channel
+    /// the values weighted by the softmax of the gates.
     fn pool_window(
         &self,
         c: &Compressor,
         position: usize,
-        raw: &[f32],
-        new: [&[f32]; 2],
+        rows: &RawRows<'_>,
+        last: usize,
         entry: &mut [f32],
     ) {
-        let channels = new[0].len();
-        let rows = raw.len() / (2 * channels);
-        // Rows oldest first, the newest being `new`: values and gates.
-        let row = |i: usize| match i < rows {
-            true => raw[i * 2 * channels..][..2 * channels].split_at(channels),
-            false => (new[0], new[1]),
-        };
-        let own = rows + 1 - c.ratio;
+        let own = rows.held() + last + 1 - c.ratio;
         let width = entry.len();
         let before = c.overlaps && position + 1 >= 2 * c.ratio;
         let first = if c.overlaps { width } else { 0 };
         let slots = |f: &mut dyn FnMut(&[f32], &[f32])| {
             if before {
                 for i in own - c.ratio..own {
-                    let (value, gate) = row(i);
+                    let (value, gate) = rows.row(i);
                     f(&value[..width], &gate[..width]);
                 }
             }
             for i in own..own + c.ratio {
-                let (value, gate) = row(i);
+                let (value, gate) = rows.row(i);
                 f(&value[first..first + width], &gate[first..first + width]);
             }
         };
@@ -244,6 +279,7 @@ impl Core {
             per_thread: *scratch_per_thread,
         };
         self.select(&ix.indexer, queries, weights, &entries, &keys, target);
+        self.clock.stop(Operator::Index);
     }
 
     /// Attention over the window and the entries, into `heads`.
@@ -417,6 +453,45 @@ fn one_block<'a>(matrix: &Matrix<'a>, block: usize) -> Matrix<'a> {
         rows: TILE_ROWS.min(matrix.rows - block * TILE_ROWS),
         cols: matrix.cols,
         data: &matrix.data[block * bytes..],
+    }
+}
+
+/// Values and gates of tokens in order: those kept from before the segment, then the segment's.
+struct RawRows<'a> {
+    /// Rows of values, then gates, of one token.
+    before: &'a [f32],
+    values: &'a [f32],
+    gates: &'a [f32],
+    channels: usize,
+}
+
+impl RawRows<'_> {
+    /// Rows from before the segment.
+    fn held(&self) -> usize {
+        self.before.len() / (2 * self.channels)
+    }
+
+    /// Values and gates of the row `i`, counted from the oldest kept.
+    fn row(&self, i: usize) -> (&[f32], &[f32]) {
+        let (n, held) = (self.channels, self.held());
+        match i.checked_sub(held) {
+            None => self.before[i * 2 * n..][..2 * n].split_at(n),
+            Some(i) => (&self.values[i * n..][..n], &self.gates[i * n..][..n]),
+        }
+    }
+}
+
+/// Keeps the newest rows of a segment's values and gates behind what is left of the older ones.
+fn keep_raw(raw: &mut [f32], values: &[f32], gates: &[f32], channels: usize) {
+    let (held, new) = (raw.len() / (2 * channels), values.len() / channels);
+    let taken = held.min(new);
+    raw.copy_within(taken * 2 * channels.., 0);
+    let rows = raw[(held - taken) * 2 * channels..].chunks_exact_mut(2 * channels);
+    for (i, row) in rows.enumerate() {
+        let from = (new - taken + i) * channels;
+        let (value, gate) = row.split_at_mut(channels);
+        value.copy_from_slice(&values[from..from + channels]);
+        gate.copy_from_slice(&gates[from..from + channels]);
     }
 }
 

@@ -3,6 +3,7 @@
 use super::mixers::{cut, delta_sizes};
 use super::work::Work;
 use super::{Core, Segment};
+use crate::profile::Operator;
 use crate::step::Span;
 use lamella_kernels::{Epilogue, QuantisedRows, SharedRows};
 use lamella_program::block::{DeltaNet, Linear};
@@ -45,6 +46,7 @@ impl Core {
             self.project_prepared(map, x, quantised, out, Epilogue::Store);
         }
         let logits = self.decay_logits(&d.decay, x, quantised, decay, count);
+        self.clock.stop(Operator::Projection);
         for (i, (c, x)) in d
             .convolutions
             .iter()
@@ -53,8 +55,10 @@ impl Core {
         {
             self.convolve(c, [layer, i], segments, spans, mixers, x);
         }
+        self.clock.stop(Operator::Convolution);
         self.finish_decay(d, count, logits, beta);
         self.unit_heads(d, count, query, key);
+        self.clock.stop(Operator::Heads);
         let inputs = Inputs {
             query,
             key,
@@ -67,10 +71,13 @@ impl Core {
             let state = state.fixed_mut(RECURRENT).overwrite();
             self.run_heads(d, segment, &inputs, state, heads);
         }
+        self.clock.stop(Operator::DeltaRule);
         self.gate_heads(d, count, gate, heads);
+        self.clock.stop(Operator::Heads);
         let out = if *direct { hidden } else { branch };
         let out = &mut out[..count * width];
         self.project(&d.output, heads, quantised, out, Epilogue::Add);
+        self.clock.stop(Operator::Projection);
     }
 
     /// The decay logits, in the first part of `buffer`: one a value head, or one a key channel.

@@ -5,6 +5,7 @@ use super::work::{Routes, Work};
 use super::{Core, rows};
 use crate::cancel::Cancel;
 use crate::error::Error;
+use crate::profile::Operator;
 use lamella_kernels::{Epilogue, Input, QuantisedRows, Rows, SharedRows};
 use lamella_program::block::{GatedUnit, LatentExperts, Routed, WeightRule};
 use std::ops::Range;
@@ -113,11 +114,16 @@ impl Core {
         cancel: &Cancel,
     ) -> Result<(), Error> {
         self.route(routed, work);
+        self.clock.stop(Operator::Router);
         cancel.check()?;
         match &routed.latent {
             None => self.experts(routed, work, cancel)?,
             Some(latent) => self.latent_experts(routed, latent, work, cancel)?,
         }
+        self.clock.stop(match routed.latent {
+            None => Operator::Experts,
+            Some(_) => Operator::ExpertLatent,
+        });
         let stride = self.program.operand(routed.router.weight).rows();
         let weighted = matches!(routed.router.weights, WeightRule::WithShared { .. });
         for (i, unit) in routed.shared.iter().enumerate() {
@@ -127,6 +133,7 @@ impl Core {
                 through: weighted || unit.output_gate.is_some() || unit.output_scale.is_some(),
             };
             self.unit(unit, &plain, work);
+            self.clock.stop(Operator::SharedExperts);
         }
         cancel.check()
     }
@@ -145,7 +152,9 @@ impl Core {
         let out = &mut work.latent[..count * inner];
         self.project(&latent.down, x, &mut work.quantised, out, Epilogue::Store);
         work.latent_out[..count * inner].fill(0.0);
+        self.clock.stop(Operator::ExpertLatent);
         self.experts(routed, work, cancel)?;
+        self.clock.stop(Operator::Experts);
         let Work {
             latent_out,
             quantised,

@@ -6,6 +6,7 @@ use super::mixers::{
 };
 use super::work::{Angles, Work};
 use super::{Core, Segment};
+use crate::profile::Operator;
 use crate::step::Span;
 use lamella_kernels::{Epilogue, QuantisedRows, RowQuery, Scores, SharedRows};
 use lamella_program::block::{IndexNorm, Indexer, LatentAttention, LatentSelection};
@@ -52,13 +53,16 @@ impl Core {
         }
         self.norm_heads_of(&a.query_norm, rank, down);
         self.project(&a.query_up, down, quantised, query, Epilogue::Store);
+        self.clock.stop(Operator::Projection);
         self.turn_latents(a, angles, query, new);
+        self.clock.stop(Operator::Heads);
         store([layer, LATENT], segments, spans, new);
         match &a.selection {
             None => mixers.counts.fill(ALL),
             Some(LatentSelection::Shared) => {}
             Some(LatentSelection::Own(ix)) => {
                 self.project(&ix.query, down, quantised, iq, Epilogue::Store);
+                self.clock.stop(Operator::Projection);
                 self.index_keys(ix, x, quantised, angles, iq, ik);
                 store([layer, INDEX], segments, spans, ik);
                 if let Some(map) = &ix.head_weights {
@@ -73,10 +77,12 @@ impl Core {
                 };
                 let rows = (segments, &*spans, owner.as_slice());
                 self.select_positions(ix, layer, rows, iq, weights, target);
+                self.clock.stop(Operator::Index);
             }
         }
         let up = self.vector(a.latent_up.weight);
         self.absorb(a, up, query, absorbed);
+        self.clock.stop(Operator::Latent);
         let seen = Seen {
             layer,
             segments,
@@ -85,13 +91,17 @@ impl Core {
             mixers,
         };
         self.attend_latents(a, &seen, absorbed, mixed, (scratch, *scratch_per_thread));
+        self.clock.stop(Operator::Attention);
         self.expand(a, up, mixed, heads);
+        self.clock.stop(Operator::Latent);
         if a.output_gate.is_some() {
             self.kernels.mul_sigmoid(heads, gate);
+            self.clock.stop(Operator::Heads);
         }
         let out = if *direct { hidden } else { branch };
         let out = &mut out[..count * width];
         self.project(&a.output, heads, quantised, out, Epilogue::Add);
+        self.clock.stop(Operator::Projection);
     }
 
     /// Norms new latent rows, and rotates their shared channels and those of the queries.
@@ -103,19 +113,29 @@ impl Core {
         new: &mut [f32],
     ) {
         let (row_width, head_dim) = (a.latent_dim + a.rope_dim, a.nope_dim + a.rope_dim);
+        let (queries, count) = (a.heads * head_dim, new.len() / row_width);
         let norm = self.norm_weight(&a.latent_norm);
-        for (row, new) in new.chunks_exact_mut(row_width).enumerate() {
+        let query = SharedRows::new(query, queries, queries);
+        let new = SharedRows::new(new, row_width, row_width);
+        self.over_rows(count, row_width + a.heads * a.rope_dim, &|row| {
+            // SAFETY: each row is one task's.
+            let (query, new) = unsafe {
+                (
+                    query.slice_mut(row, 0..queries),
+                    new.slice_mut(row, 0..row_width),
+                )
+            };
+            let (latent, shared) = new.split_at_mut(a.latent_dim);
             self.kernels
-                .rms_norm_in_place(&mut new[..a.latent_dim], norm, a.latent_norm.eps);
+                .rms_norm_in_place(latent, norm, a.latent_norm.eps);
             if let Some(rope) = &a.rope {
                 let turn = self.row_angles(rope, angles, row);
-                self.rotate_by(rope, turn, a.rope_dim, &mut new[a.latent_dim..]);
-                let query = &mut query[row * a.heads * head_dim..][..a.heads * head_dim];
+                self.rotate_by(rope, turn, a.rope_dim, shared);
                 for head in query.chunks_exact_mut(head_dim) {
                     self.rotate_by(rope, turn, a.rope_dim, &mut head[a.nope_dim..]);
                 }
             }
-        }
+        });
     }
 
     /// Selects the positions of every row by its index queries.

@@ -7,6 +7,7 @@ use super::mixers::{
 };
 use super::work::Work;
 use super::{Core, Segment};
+use crate::profile::Operator;
 use crate::state::{Item, PagedRows};
 use crate::step::Span;
 use lamella_kernels::{Epilogue, KvRows, RowQuery, Scores, SharedRows, angles};
@@ -36,6 +37,7 @@ impl Core {
             spans,
             &work.value[..count * width],
         );
+        self.clock.stop(Operator::Attention);
         match &a.indexer {
             Some(ix) => self.select_blocks(a, ix, layer, segments, spans, work),
             None => work.mixers.counts.fill(ALL),
@@ -58,6 +60,7 @@ impl Core {
         let [_, _, _, relative, biases] = cut(arena, attention_sizes(&self.program, a, count));
         let x = &normed[..count * hidden];
         self.project(&bias.query, x, quantised, relative, Epilogue::Store);
+        self.clock.stop(Operator::Projection);
         let projection = self.vector(bias.projection);
         let rank = projection.len() / bias.extent;
         let relative = &*relative;
@@ -181,6 +184,7 @@ impl Core {
         };
         self.project(&ix.query, x, quantised, queries, Epilogue::Store);
         self.project(key, x, quantised, keys, Epilogue::Store);
+        self.clock.stop(Operator::Projection);
         let width = ix.heads * ix.head_dim;
         for (row, queries) in queries.chunks_exact_mut(width).enumerate() {
             if let Some(norm) = &ix.query_norm {
@@ -214,6 +218,7 @@ impl Core {
             per_thread: *scratch_per_thread,
         };
         self.select(ix, queries, None, &blocks, &finished, target);
+        self.clock.stop(Operator::Index);
     }
 
     /// Feeds raw index keys to the open block; finished blocks are averaged, normed and rotated to

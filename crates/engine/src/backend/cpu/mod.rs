@@ -21,6 +21,7 @@ mod work;
 use super::{Backend, Segment, join_rows, split_rows};
 use crate::cancel::Cancel;
 use crate::error::Error;
+use crate::profile::{Clock, Operator};
 use crate::state::item_names;
 use crate::step::Span;
 use crate::weights::Loaded;
@@ -64,6 +65,7 @@ struct Core {
     taps: Vec<Box<[f32]>>,
     /// Names of each layer's state items.
     names: Vec<Vec<String>>,
+    clock: Clock,
 }
 
 /// Distinct rotations of the program's layers, the draft's too.
@@ -166,6 +168,7 @@ impl Cpu {
                 sealed,
                 taps,
                 names,
+                clock: Clock::new(),
             },
             work,
         })
@@ -173,6 +176,7 @@ impl Cpu {
 
     /// Prepares the buffers for a piece: its size, and the angles of its positions.
     fn begin(&mut self, segments: &[Segment]) {
+        self.core.clock.start();
         self.work.begin(segments);
         for ((_, frequencies), table) in self.core.ropes.iter().zip(&mut self.work.angles) {
             let pairs = frequencies.len();
@@ -298,11 +302,17 @@ impl Backend for Cpu {
                     .for_each(|s| s.copy_from_slice(own));
             }
         }
+        core.clock.stop(Operator::Embedding);
     }
 
     fn join(&mut self, depth: usize, segments: &[Segment], tokens: &[u32], read: &[f32]) {
         self.begin(segments);
         self.core.join(depth, tokens, read, &mut self.work);
+        self.core.clock.stop(Operator::Embedding);
+    }
+
+    fn clock(&mut self) -> Option<&mut Clock> {
+        Some(&mut self.core.clock)
     }
 
     fn load(&mut self, segments: &[Segment], rows: &[f32]) -> Result<(), Error> {
@@ -329,20 +339,27 @@ impl Backend for Cpu {
     ) -> Result<(), Error> {
         let Cpu { core, work } = self;
         let layer = core.program.layer(index);
+        core.clock.start();
         core.add_ngrams(index, segments, spans, work);
+        core.clock.stop(Operator::Ngram);
         let frame = Frame::new(layer, Site::Mixer, &layer.mixer, core.sealed[index]);
         core.enter_block(&frame, work);
         core.mixer(index, segments, spans, work);
         if let Some(convolution) = &layer.mixer.convolution {
             let place = [index, core.item(index, "conv.mixer")];
             core.convolve_branch(convolution, place, segments, spans, work);
+            core.clock.stop(Operator::Convolution);
         }
         core.leave_block(&frame, work);
+        core.clock.stop(Operator::Residual);
         cancel.check()?;
         let frame = Frame::new(layer, Site::Ffn, &layer.ffn, core.sealed[index]);
         core.enter_block(&frame, work);
         match &layer.ffn.body {
-            Ffn::Dense(unit) => core.dense(unit, work),
+            Ffn::Dense(unit) => {
+                core.dense(unit, work);
+                core.clock.stop(Operator::Dense);
+            }
             Ffn::Routed(routed) => {
                 if routed.router.hash_table.is_some() {
                     tokens_of(segments, spans, &mut work.tokens);
@@ -354,8 +371,10 @@ impl Backend for Cpu {
         if let Some(convolution) = &layer.ffn.convolution {
             let place = [index, core.item(index, "conv.ffn")];
             core.convolve_branch(convolution, place, segments, spans, work);
+            core.clock.stop(Operator::Convolution);
         }
         core.leave_block(&frame, work);
+        core.clock.stop(Operator::Residual);
         Ok(())
     }
 
@@ -384,6 +403,7 @@ impl Backend for Cpu {
 
     fn logits(&mut self, depth: Option<usize>, rows: &[u32], out: &mut Vec<f32>) {
         let Cpu { core, work } = self;
+        core.clock.start();
         let exit = core.program.exit_of(depth);
         let width = core.program.dims.hidden;
         let count = rows.len();
@@ -429,6 +449,7 @@ impl Backend for Cpu {
                 *logit = cap * libm::tanhf(*logit / cap);
             }
         }
+        core.clock.stop(Operator::Head);
     }
 }
 

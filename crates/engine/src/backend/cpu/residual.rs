@@ -2,6 +2,7 @@
 
 use super::work::{Site, Work};
 use super::{Core, rows};
+use crate::profile::Operator;
 use lamella_kernels::{Epilogue, HyperMaps, QuantisedRows, Rows, SharedRows};
 use lamella_program::OperandId;
 use lamella_program::block::{Block, HyperGate, HyperMap, Layer, Residual, ResidualRead, RmsNorm};
@@ -50,6 +51,7 @@ impl Core {
                 let all = Rows::First(rows);
                 let out = &mut work.normed[..rows * width];
                 self.norm_rows(frame.pre_norm, &work.hidden, all, out, width);
+                self.clock.stop(Operator::Norm);
                 return;
             }
             Residual::AttentionResidual {
@@ -98,9 +100,11 @@ impl Core {
             }
             _ => unreachable!("the closure check refuses residual schemes without rules"),
         }
+        self.clock.stop(Operator::Residual);
         let all = Rows::First(rows);
         let out = &mut work.normed[..rows * width];
         self.norm_rows(frame.pre_norm, &work.mixed[..rows * width], all, out, width);
+        self.clock.stop(Operator::Norm);
     }
 
     /// Writes the block's output to the stream, where the body has not done so itself.
