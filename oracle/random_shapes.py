@@ -220,8 +220,11 @@ def qwen36(d):
     fp8 = d.flag(0.4)
     text = qwen_text(d, fp8)
     del text["intermediate_size"]
+    mtp = d.flag(0.3)
+    if mtp:  # the draft head's experts run where rows are of whole 16 bytes
+        text["moe_intermediate_size"] = -(-text["moe_intermediate_size"] // 4) * 4
     v = dict(kind="moe", wrap=d.flag(), experts="split" if fp8 else d.of("split", "fused"),
-             mtp=d.flag(0.3), shards=d.between(1, 4), fp8=fp8, f32_gdn=not fp8 and d.flag(),
+             mtp=mtp, shards=d.between(1, 4), fp8=fp8, f32_gdn=not fp8 and d.flag(),
              tries=1, text=text)
     return v, prompt_length(d), QWEN_SUMMARY + SPARSE_SUMMARY
 
