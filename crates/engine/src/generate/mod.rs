@@ -1,8 +1,9 @@
 //! From logits to tokens: the session that generation drives, the choice of each token, and the
 //! rules for when to stop.
 //!
-//! [`generate`] drives one conversation, [`generate_speculating`] too, with drafts. A caller that steps many conversations together holds one
-//! [`Generation`] each and gives it the logits; both follow the same rules:
+//! [`generate`] drives one conversation, [`generate_speculating`] too, with drafts. A caller that
+//! steps many conversations together holds one [`Generation`] each and gives it the logits; all
+//! follow the same rules:
 //!
 //! * a stop token is never emitted, it is the reason for the end;
 //! * the last token of the budget is emitted and never stepped;
