@@ -111,6 +111,7 @@ fn engine_kind(error: &lamella_engine::Error) -> Kind {
         Error::Memory { .. } | Error::Allocation { .. } => Kind::Resources,
         Error::Isa { .. }
         | Error::Setting { .. }
+        | Error::NoDraft { .. }
         | Error::EncodingUnavailable { .. }
         | Error::TokenRange { .. }
         | Error::ContextLength { .. }

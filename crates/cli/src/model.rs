@@ -1,10 +1,11 @@
 //! From the word on the command line to an opened model.
 
+use crate::args::Speculate;
 use crate::demo;
 use crate::progress::{Progress, Unit};
 use crate::terminal::Terminal;
 use lamella_container::Store;
-use lamella_engine::{Model, Options};
+use lamella_engine::{Error, Model, Options};
 use lamella_text::Bundle;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -54,18 +55,45 @@ pub(crate) fn open(
     Ok(opened?)
 }
 
-/// Opens the model and loads its text files meanwhile: neither waits for the other.
+/// [`open`] with the draft heads that `who` asks for: `auto` takes them if there are any and memory
+/// holds them too.
+fn open_to_draft(
+    place: &Place,
+    options: &Options,
+    who: Speculate,
+    terminal: &Terminal,
+) -> anyhow::Result<Arc<Model>> {
+    let open = |draft| {
+        let options = Options {
+            draft,
+            ..options.clone()
+        };
+        open(place, &options, terminal)
+    };
+    match who {
+        Speculate::Off | Speculate::Lookup => open(false),
+        Speculate::Head => open(true),
+        Speculate::Auto => open(true).or_else(|error| match error.downcast_ref::<Error>() {
+            Some(Error::NoDraft { .. } | Error::Memory { .. }) => open(false),
+            _ => Err(error),
+        }),
+    }
+}
+
+/// Opens the model, ready for the drafts of `who`, and loads its text files meanwhile: neither
+/// waits for the other.
 ///
 /// # Errors
 /// As [`open`] and [`bundle`].
 pub(crate) fn open_with_text(
     place: &Place,
     options: &Options,
+    who: Speculate,
     terminal: &Terminal,
 ) -> anyhow::Result<(Arc<Model>, Bundle)> {
     std::thread::scope(|scope| {
         let text = scope.spawn(|| bundle(&store(place)?));
-        let model = open(place, options, terminal)?;
+        let model = open_to_draft(place, options, who, terminal)?;
         let text = text
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic));

@@ -55,7 +55,10 @@ fn drafts_never_change_an_answer() {
 #[test]
 fn a_chat_drafts_and_remembers() {
     let world = World::new();
-    let lines = format!("{REPEAT}\n{REPEAT}\n/set speculate off\nWhat is the capital of Kenya?\n");
+    let lines = format!(
+        "{REPEAT}\n{REPEAT}\n/set speculate head\n/set speculate off\nWhat is the capital of \
+         Kenya?\n"
+    );
     let run = |more: &[&str]| {
         let args = [&["run", "demo", "--chat", "--json"], more].concat();
         let ran = world.run_with_input(&args, &lines);
@@ -74,6 +77,7 @@ fn a_chat_drafts_and_remembers() {
     for (a, b) in plain.iter().zip(&drafted) {
         assert_eq!((&a["ids"], &a["usage"]), (&b["ids"], &b["usage"]));
     }
+    // The demo model has no draft head; the setting is refused and the chat goes on.
     assert!(drafted[0]["speculation"].is_object());
     assert!(drafted[2]["speculation"].is_null(), "it was switched off");
 }
@@ -94,7 +98,11 @@ fn the_settings_have_one_name_everywhere() {
     assert_eq!(by_file["speculation"], Value::Null);
     let typed = ask(&world, &["Spell the word river.", "--speculate", "lookup"]);
     assert!(typed["speculation"].is_object());
-    let cases: [(&[&str], &[&str]); 3] = [
+    let cases: [(&[&str], &[&str]); 4] = [
+        (
+            &["--speculate", "head"],
+            &["no draft head", "the model has none"],
+        ),
         (
             &["--speculate", "always"],
             &["--speculate", "always", "lookup"],

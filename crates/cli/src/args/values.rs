@@ -33,6 +33,8 @@ pub(crate) enum Speculate {
     Off,
     /// What followed when the same was last said.
     Lookup,
+    /// The model's own draft heads.
+    Head,
 }
 
 /// A token id and what is added to its logit.
@@ -91,6 +93,7 @@ const SPECULATE: &[(&str, Speculate)] = &[
     ("auto", Speculate::Auto),
     ("off", Speculate::Off),
     ("lookup", Speculate::Lookup),
+    ("head", Speculate::Head),
 ];
 
 pub(crate) fn speculate() -> impl TypedValueParser<Value = Speculate> {

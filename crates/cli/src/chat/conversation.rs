@@ -167,9 +167,10 @@ impl Conversation {
         };
         let mut writing = Writing::new(self.bundle.stream(&asked.stop, false), on_text);
         let start = Instant::now();
+        let model = self.session.model();
+        let drafts = self.drafts.speculator(asked.drafting, model)?;
         let (session, prompt_rest) = (&mut self.session, &prompt[cached..]);
         let mut receive = |token: Token<'_>| writing.token(token);
-        let drafts = self.drafts.speculator(asked.drafting);
         let speculates = drafts.is_some();
         let result = match drafts {
             None => generate(session, prompt_rest, &options, &mut receive),

@@ -1,6 +1,6 @@
 //! `lamella perplexity`: how well a model predicts a text.
 
-use crate::args::PerplexityArgs;
+use crate::args::{PerplexityArgs, Speculate};
 use crate::failure::{Failure, Kind};
 use crate::interrupt::Interrupt;
 use crate::model::{self, Place};
@@ -26,7 +26,7 @@ pub(crate) fn run(
     let text = read(&args.file)?;
     let place = Place::of(&args.model)?;
     let options = settings::options(&args.engine, args.threads.threads);
-    let (model, bundle) = model::open_with_text(&place, &options, terminal)?;
+    let (model, bundle) = model::open_with_text(&place, &options, Speculate::Off, terminal)?;
     let tokens = bundle.tokenizer.encode(&text, false)?;
     check_vocabulary(&tokens, model.vocabulary())?;
     check_window(args.window, model.report().context)?;

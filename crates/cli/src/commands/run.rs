@@ -23,7 +23,8 @@ pub(crate) fn run(
     let prompt = prompt(args)?;
     let place = Place::of(&args.model)?;
     let options = settings::options(&args.engine, args.threads.threads);
-    let (model, bundle) = model::open_with_text(&place, &options, terminal)?;
+    let who = args.answer.speculate.unwrap_or_default();
+    let (model, bundle) = model::open_with_text(&place, &options, who, terminal)?;
     if !args.raw {
         let usable = bundle.chat().map(|_| ());
         usable
@@ -218,6 +219,7 @@ impl Voice for Printer<'_> {
 
     fn check(&self, conversation: &Conversation, settings: &ChatSettings) -> anyhow::Result<()> {
         let asked = asked(conversation, &settings.answer, &settings.sampling)?;
+        asked.drafting.check(self.model)?;
         Sampler::new(asked.sampling, self.model.vocabulary(), 0, 0)
             .map(|_| ())
             .map_err(|e| Failure::usage(e.to_string()))
