@@ -144,8 +144,11 @@ fn convert_kind(error: &lamella_container::ConvertError) -> Kind {
     }
 }
 
-fn text_kind(_: &lamella_text::Error) -> Kind {
-    Kind::Model
+fn text_kind(error: &lamella_text::Error) -> Kind {
+    match error {
+        lamella_text::Error::ChatOption { .. } => Kind::Usage,
+        _ => Kind::Model,
+    }
 }
 
 fn io_kind(error: &io::Error) -> Kind {

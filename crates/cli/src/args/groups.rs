@@ -7,6 +7,7 @@ use lamella_engine::generate::MOST_DRAFTS;
 use lamella_engine::{BackendKind, SourcePolicy};
 use lamella_kernels::Isa;
 use lamella_program::Encoding;
+use std::path::PathBuf;
 
 /// How a model is opened.
 #[derive(Clone, Debug, Default, Args)]
@@ -95,6 +96,16 @@ pub(crate) struct AnswerArgs {
     /// The system message
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) system: Option<String>,
+    /// Whether the model thinks before it answers [default: the model's]
+    #[arg(long, value_name = "SWITCH", value_parser = values::switch())]
+    pub(crate) thinking: Option<bool>,
+    /// How hard it thinks, in the words the model knows [default: the model's]
+    #[arg(long, value_name = "LEVEL")]
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub(crate) reasoning_effort: Option<String>,
+    /// Tools the model may call: a JSON list in the OpenAI shape
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tools: Option<PathBuf>,
     /// Draft tokens ahead and check them together, where that pays; never changes an answer. lookup
     /// drafts what followed when the same was last said, head asks the model's own draft heads, auto
     /// takes what there is [default: auto]

@@ -108,6 +108,10 @@ impl Speculate {
     }
 }
 
+pub(crate) fn switch() -> impl TypedValueParser<Value = bool> {
+    named(&[("on", true), ("off", false)])
+}
+
 pub(crate) fn progress() -> impl TypedValueParser<Value = ProgressMode> {
     named(&[
         ("auto", ProgressMode::Auto),

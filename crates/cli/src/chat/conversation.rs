@@ -1,6 +1,8 @@
 //! What was said, and the next answer.
 
 use super::drafts::{Drafting, Drafts};
+use super::switches;
+use crate::args::AnswerArgs;
 use crate::failure::Failure;
 use crate::model;
 use lamella_engine::generate::{
@@ -30,6 +32,7 @@ pub(crate) struct Asked {
     pub(crate) sampling: Sampling,
     pub(crate) seed: u64,
     pub(crate) drafting: Drafting,
+    pub(crate) prompt: ChatOptions,
 }
 
 /// Why an answer ended.
@@ -88,6 +91,18 @@ impl Conversation {
         }
     }
 
+    /// What prompts are asked for beside the messages. A model that does not chat is asked for
+    /// nothing.
+    ///
+    /// # Errors
+    /// If the model has no such switch, or the file of tools is none.
+    pub(crate) fn prompt_options(&self, answer: &AnswerArgs) -> anyhow::Result<ChatOptions> {
+        match self.bundle.chat() {
+            Ok(chat) => switches::options(answer, chat),
+            Err(_) => Ok(ChatOptions::prompt()),
+        }
+    }
+
     pub(crate) fn bundle(&self) -> &Bundle {
         &self.bundle
     }
@@ -129,7 +144,7 @@ impl Conversation {
     ) -> anyhow::Result<Answer> {
         let prompt = self
             .bundle
-            .encode_chat(&self.messages, &ChatOptions::prompt())
+            .encode_chat(&self.messages, &asked.prompt)
             .map_err(|error| model::text_error(self.session.model().store().dir(), error))?;
         let answer = self.complete(&prompt, asked, on_text)?;
         self.messages.push(Message::assistant(&answer.text));

@@ -5,6 +5,7 @@ mod drafts;
 mod input;
 mod lines;
 mod slash;
+mod switches;
 
 pub(crate) use conversation::{Answer, Asked, Conversation, End};
 pub(crate) use drafts::Drafting;

@@ -85,6 +85,9 @@ fn unset(settings: &mut ChatSettings, name: &str) {
         "max_tokens" => answer.max_tokens = None,
         "stop" => answer.stop.clear(),
         "system" => answer.system = None,
+        "thinking" => answer.thinking = None,
+        "reasoning_effort" => answer.reasoning_effort = None,
+        "tools" => answer.tools = None,
         "speculate" => answer.speculate = None,
         "draft_tokens" => answer.draft_tokens = None,
         "temperature" => sampling.temperature = None,
@@ -120,6 +123,17 @@ pub(super) fn describe(settings: &ChatSettings) -> String {
         ("max_tokens", answer.max_tokens.map(|v| v.to_string())),
         ("stop", Some(stop.join(", ")).filter(|s| !s.is_empty())),
         ("system", answer.system.as_ref().map(quoted)),
+        (
+            "thinking",
+            answer
+                .thinking
+                .map(|on| if on { "on" } else { "off" }.into()),
+        ),
+        ("reasoning_effort", answer.reasoning_effort.clone()),
+        (
+            "tools",
+            answer.tools.as_ref().map(|path| path.display().to_string()),
+        ),
         ("speculate", answer.speculate.map(|v| v.name().to_owned())),
         ("draft_tokens", answer.draft_tokens.map(|v| v.to_string())),
         ("temperature", number(sampling.temperature)),
@@ -214,7 +228,7 @@ mod tests {
         for name in changeable() {
             let value = match name.as_str() {
                 "logit_bias" => "3=1",
-                "speculate" => "off",
+                "speculate" | "thinking" => "off",
                 _ => "1",
             };
             set(&mut settings, &name, value).unwrap();

@@ -122,6 +122,7 @@ fn asked(
         sampling: settings::sampling(sampling, &bundle.generation, bundle.tokenizer.vocabulary()),
         seed: settings::seed(sampling),
         drafting: Drafting::of(answer),
+        prompt: conversation.prompt_options(answer)?,
     })
 }
 

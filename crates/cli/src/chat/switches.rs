@@ -1,0 +1,71 @@
+//! What a prompt is asked for beside the messages: thinking, its effort, tools.
+
+use crate::args::AnswerArgs;
+use crate::failure::Failure;
+use anyhow::Context;
+use lamella_text::{Chat, ChatOptions};
+use serde_json::Value;
+use std::path::Path;
+
+/// Names that templates and formats have for the switch of thinking.
+const THINKING: [&str; 2] = ["enable_thinking", "thinking"];
+/// Names for its effort.
+const EFFORT: [&str; 2] = ["reasoning_effort", "thinking_effort"];
+
+/// The options of prompts of `chat`.
+///
+/// # Errors
+/// If it has no such switch, or the file of tools is none.
+pub(super) fn options(answer: &AnswerArgs, chat: &Chat) -> anyhow::Result<ChatOptions> {
+    let mut options = ChatOptions::prompt();
+    if let Some(on) = answer.thinking {
+        set(&mut options, chat, "thinking", &THINKING, on.into())?;
+    }
+    if let Some(effort) = &answer.reasoning_effort {
+        let value = effort.as_str().into();
+        set(&mut options, chat, "reasoning-effort", &EFFORT, value)?;
+    }
+    if let Some(path) = &answer.tools {
+        let template = chat.template();
+        if template.is_some_and(|template| !template.reads("tools")) {
+            return Err(missing("tools"));
+        }
+        options.tools = Some(tools(path)?);
+    }
+    Ok(options)
+}
+
+/// Sets every variable of `names` that `chat` reads to `value`.
+fn set(
+    options: &mut ChatOptions,
+    chat: &Chat,
+    option: &str,
+    names: &[&str],
+    value: Value,
+) -> anyhow::Result<()> {
+    let read: Vec<&&str> = names.iter().filter(|name| chat.reads(name)).collect();
+    if read.is_empty() {
+        return Err(missing(option));
+    }
+    for name in read {
+        options.variables.insert((*name).to_owned(), value.clone());
+    }
+    Ok(())
+}
+
+fn missing(option: &str) -> anyhow::Error {
+    Failure::usage(format!(
+        "--{option}: the model's chat template does not read it, so it would change nothing"
+    ))
+}
+
+/// The declarations in a file: a JSON list in the OpenAI shape.
+fn tools(path: &Path) -> anyhow::Result<Vec<Value>> {
+    let place = || format!("--tools: {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(place)?;
+    match serde_json::from_str(&text) {
+        Ok(Value::Array(tools)) => Ok(tools),
+        Ok(_) => Err(Failure::usage(format!("{}: not a list", place()))),
+        Err(error) => Err(Failure::usage(format!("{}: {error}", place()))),
+    }
+}

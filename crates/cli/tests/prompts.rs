@@ -1,0 +1,113 @@
+//! `lamella run`: what prompts are asked for, and models whose text is not in the usual files.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod common;
+
+use common::World;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+const QUESTION: &str = "What is the capital of Kenya?";
+
+#[test]
+fn switches_that_the_template_does_not_read_are_refused() {
+    let world = World::new();
+    for (option, value) in [("--thinking", "off"), ("--reasoning-effort", "high")] {
+        world
+            .run(["run", "demo", QUESTION, option, value])
+            .fails(2, &[option, "does not read it"]);
+    }
+    let ran = world.run(["run", "demo", QUESTION, "--thinking", "maybe"]);
+    assert!(
+        ran.code == Some(2) && ran.err.contains("on, off"),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn tools_are_declared_to_the_model() {
+    let world = World::new();
+    let tool = json!([{"type": "function", "function": {"name": "now", "parameters": {}}}]);
+    std::fs::write(world.path("tools.json"), tool.to_string()).unwrap();
+    std::fs::write(world.path("none.json"), "{}").unwrap();
+    std::fs::write(world.path("broken.json"), "[").unwrap();
+    let tokens = |tools: &[&str]| {
+        let args = ["run", "demo", QUESTION, "--json", "--max-tokens", "1"];
+        let json = world.run([&args[..], tools].concat()).json();
+        json["usage"]["prompt_tokens"].as_u64().unwrap()
+    };
+    assert!(tokens(&["--tools", "tools.json"]) > tokens(&[]) + 10);
+    for (file, code, part) in [
+        ("none.json", 2, "not a list"),
+        ("broken.json", 2, "EOF"),
+        ("absent.json", 1, "No such file"),
+    ] {
+        world
+            .run(["run", "demo", QUESTION, "--tools", file])
+            .fails(code, &["--tools", file, part]);
+    }
+}
+
+/// A small checkpoint of the repository, with text of its own.
+fn checkpoint(world: &World, fixture: &str, texts: &[(&str, String)]) -> PathBuf {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fixtures")
+        .join(fixture);
+    let to = world.path(fixture);
+    std::fs::create_dir(&to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+    }
+    for (name, text) in texts {
+        std::fs::write(to.join(name), text).unwrap();
+    }
+    to
+}
+
+/// Every byte as a token of its rank.
+fn bytes_as_ranks() -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digit = |bits: usize| char::from(DIGITS[bits % 64]);
+    (0..256)
+        .map(|byte| format!("{}{}== {byte}\n", digit(byte >> 2), digit(byte << 4)))
+        .collect()
+}
+
+#[test]
+fn a_model_with_tiktoken_model_chats_in_the_format_of_its_tokens() {
+    let world = World::new();
+    let tokens = [
+        "[BOS]",
+        "<|end_of_msg|>",
+        "<|open|>",
+        "<|close|>",
+        "<|sep|>",
+    ];
+    let named: serde_json::Map<_, _> = (256..)
+        .zip(tokens)
+        .map(|(id, token)| (format!("{id}"), json!({"content": token, "special": true})))
+        .collect();
+    let config = json!({"tokenizer_class": "TikTokenTokenizer", "added_tokens_decoder": named});
+    let texts = [
+        ("tiktoken.model", bytes_as_ranks()),
+        ("tokenizer_config.json", config.to_string()),
+    ];
+    let model = checkpoint(&world, "kimi_k3-101", &texts);
+    let model = model.to_str().unwrap();
+    let tokens = |options: &[&str]| {
+        let args = ["run", model, "Hi", "--json", "--max-tokens", "2"];
+        let json = world.run([&args[..], options].concat()).json();
+        json["usage"]["prompt_tokens"].as_u64().unwrap()
+    };
+    let thinking = tokens(&[]);
+    let without = tokens(&["--thinking", "off"]);
+    // Without thought the message about its effort is not there.
+    assert!(thinking > without + 100, "{thinking} {without}");
+    assert_eq!(tokens(&["--reasoning-effort", "none"]), without);
+    assert_eq!(tokens(&["--reasoning-effort", "high"]), thinking + 1);
+    world
+        .run(["run", model, "Hi", "--reasoning-effort", "medium"])
+        .fails(2, &["`medium` is unknown"]);
+}
