@@ -107,8 +107,8 @@ pub(crate) struct AnswerArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) tools: Option<PathBuf>,
     /// Draft tokens ahead and check them together, where that pays; never changes an answer. lookup
-    /// drafts what followed when the same was last said, head asks the model's own draft heads, auto
-    /// takes what there is [default: auto]
+    /// drafts what followed when the same was last said, head asks the model's own draft heads,
+    /// auto takes what there is [default: auto]
     #[arg(long, value_name = "WHO", value_parser = values::speculate())]
     pub(crate) speculate: Option<Speculate>,
     /// Most tokens drafted at once [default: 8]
