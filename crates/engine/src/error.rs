@@ -11,12 +11,12 @@ pub enum Error {
     #[error(transparent)]
     Container(#[from] lamella_container::Error),
     /// An operand cannot be encoded or decoded.
-    #[error("operand {operand}: {source}")]
+    #[error("operand {operand}: {cause}")]
     Codec {
         /// The operand.
         operand: String,
         /// What is wrong with its numbers.
-        source: lamella_container::CodecError,
+        cause: lamella_container::CodecError,
     },
     /// A wanted encoding cannot be had from this model under the given source policy.
     #[error("operand {operand}: {want} is not available: {reason}")]
@@ -27,6 +27,21 @@ pub enum Error {
         want: Encoding,
         /// Why, and what to do.
         reason: String,
+    },
+    /// Two operands that are computed together are stored in encodings that have none in common.
+    #[error(
+        "operands {first} ({}) and {second} ({}) are computed together and need one encoding; \
+         convert the checkpoint again",
+        encodings[0],
+        encodings[1]
+    )]
+    Unpaired {
+        /// One of them.
+        first: String,
+        /// The other one.
+        second: String,
+        /// What they would be held in.
+        encodings: [Encoding; 2],
     },
     /// The model needs more memory than it may take.
     #[error("not enough memory: {sum}; the limit is {limit} bytes ({origin}). {advice}")]
@@ -41,12 +56,12 @@ pub enum Error {
         advice: String,
     },
     /// The operating system refused memory.
-    #[error("the system refused {bytes} bytes of memory: {source}")]
+    #[error("the system refused {bytes} bytes of memory: {cause}")]
     Allocation {
         /// Bytes asked for.
         bytes: usize,
         /// The system's answer.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// The instruction set asked for does not exist on this processor.
     #[error("this processor has no {isa}; it has {available}")]

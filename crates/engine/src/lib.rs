@@ -7,6 +7,7 @@
 
 mod backend;
 pub mod cancel;
+mod cgroup;
 mod draft;
 mod draft_heads;
 pub mod error;

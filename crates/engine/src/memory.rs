@@ -1,5 +1,6 @@
 //! Memory: page-aligned buffers from the system, and how much of it there is.
 
+use crate::cgroup;
 use crate::error::Error;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ptr::NonNull;
@@ -40,14 +41,14 @@ impl Buffer {
         }
         .map_err(|e| Error::Allocation {
             bytes: length,
-            source: e.into(),
+            cause: e.into(),
         })?;
         // SAFETY: the range is the mapping just made. Huge pages are a wish: without them the
         // same bytes are read a little slower, so a refusal is not an error.
         let _ = unsafe { rustix::mm::madvise(start, length, Advice::LinuxHugepage) };
         let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| Error::Allocation {
             bytes: length,
-            source: std::io::Error::other("mapped at address zero"),
+            cause: std::io::Error::other("mapped at address zero"),
         })?;
         Ok(Buffer { start, length })
     }
@@ -100,7 +101,7 @@ impl MemoryLimit {
             };
         }
         let machine = available_memory();
-        match cgroup_available() {
+        match cgroup::available() {
             Some(bytes) if bytes < machine => MemoryLimit {
                 bytes,
                 origin: "left under the cgroup limit".to_owned(),
@@ -128,31 +129,6 @@ fn meminfo_field(text: &str, field: &str) -> Option<u64> {
         .parse::<u64>()
         .ok()?
         .checked_mul(1024)
-}
-
-/// Bytes left under the nearest cgroup limit (v2, then v1), page cache counted as reclaimable.
-fn cgroup_available() -> Option<u64> {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    let number = |path: &str| read(path)?.trim().parse::<u64>().ok();
-    let (limit, used, stat, cache_field) = if let Some(limit) = number("/sys/fs/cgroup/memory.max")
-    {
-        let used = number("/sys/fs/cgroup/memory.current")?;
-        (limit, used, read("/sys/fs/cgroup/memory.stat")?, "file")
-    } else {
-        let limit = number("/sys/fs/cgroup/memory/memory.limit_in_bytes")?;
-        let used = number("/sys/fs/cgroup/memory/memory.usage_in_bytes")?;
-        (
-            limit,
-            used,
-            read("/sys/fs/cgroup/memory/memory.stat")?,
-            "total_cache",
-        )
-    };
-    let cache = stat
-        .lines()
-        .find_map(|l| l.strip_prefix(cache_field)?.trim().parse::<u64>().ok())
-        .unwrap_or(0);
-    Some(limit.saturating_sub(used.saturating_sub(cache)))
 }
 
 #[cfg(test)]

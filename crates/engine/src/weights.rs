@@ -5,7 +5,7 @@ use crate::memory::Buffer;
 use crate::options::{Options, SourcePolicy};
 use lamella_container::{CodecError, Store, decode, quantise};
 use lamella_kernels::{Matrix, pack, packed_bytes};
-use lamella_program::block::{Ffn, Mixer};
+use lamella_program::block::{Ffn, GatedUnit, Mixer};
 use lamella_program::closure::{draft_operands, part_operands};
 use lamella_program::encoding::Policy;
 use lamella_program::{Encoding, Operand, OperandId, Program, Role};
@@ -59,13 +59,14 @@ pub struct OpenProgress {
 /// Chooses for every operand of the store.
 ///
 /// # Errors
-/// [`Error::EncodingUnavailable`] for the first operand that cannot be had as wanted.
+/// [`Error::EncodingUnavailable`] for the first operand that cannot be had as wanted,
+/// [`Error::Unpaired`] for the first two that would have to be computed in different encodings.
 pub(crate) fn choose_all(store: &Store, options: &Options) -> Result<Vec<Choice>, Error> {
     let by_rows = read_by_rows(store.program());
     let draft = draft_operands(store.program());
     let held = part_operands(store.program(), &options.part);
     let operands = store.program().operands.iter().enumerate();
-    operands
+    let mut choices = operands
         .map(|(i, operand)| {
             let id = OperandId(i as u32);
             if draft.contains(&id) && !options.draft {
@@ -87,7 +88,59 @@ pub(crate) fn choose_all(store: &Store, options: &Options) -> Result<Vec<Choice>
             };
             Ok(Choice { layout, ..choice })
         })
-        .collect()
+        .collect::<Result<Vec<Choice>, Error>>()?;
+    pair_up(store.program(), options.draft, &mut choices)?;
+    Ok(choices)
+}
+
+/// Gate and up of a unit are computed together, in one encoding: where numbers of two widths are
+/// stored, f32 holds both. All layers are asked, so that the choice is one for all parts of a model.
+fn pair_up(program: &Program, draft: bool, choices: &mut [Choice]) -> Result<(), Error> {
+    let layers = if draft {
+        usize::MAX
+    } else {
+        program.layers.len()
+    };
+    let pairs: Vec<[OperandId; 2]> = program
+        .every_layer()
+        .take(layers)
+        .flat_map(|layer| units(&layer.ffn.body))
+        .map(|unit| [unit.gate, unit.up])
+        .collect();
+    // Units may share operands: what widens one may have to widen another.
+    let mut widened = true;
+    while std::mem::take(&mut widened) {
+        for pair in &pairs {
+            let [gate, up] = pair.map(|id| choices[id.index()]);
+            if gate.resident == up.resident {
+                continue;
+            }
+            if gate.resident.is_compiled() || up.resident.is_compiled() {
+                let [first, second] = pair.map(|id| program.operand(id).name.clone());
+                return Err(Error::Unpaired {
+                    first,
+                    second,
+                    encodings: [gate.resident, up.resident],
+                });
+            }
+            for id in pair {
+                choices[id.index()].resident = Encoding::F32;
+            }
+            widened = true;
+        }
+    }
+    Ok(())
+}
+
+/// The gated units of a block.
+fn units(ffn: &Ffn) -> Vec<&GatedUnit> {
+    match ffn {
+        Ffn::Dense(unit) => vec![unit],
+        Ffn::Routed(routed) => std::iter::once(&routed.unit)
+            .chain(&routed.shared)
+            .collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// The choice for an operand, without regard to its layout.
@@ -268,10 +321,10 @@ pub(crate) fn check_tables(store: &Store, choices: &[Choice]) -> Result<(), Erro
     Ok(())
 }
 
-fn codec(operand: &Operand, source: CodecError) -> Error {
+fn codec(operand: &Operand, cause: CodecError) -> Error {
     Error::Codec {
         operand: operand.name.clone(),
-        source,
+        cause,
     }
 }
 
@@ -326,9 +379,10 @@ fn read_decoded(
     Ok(values)
 }
 
-/// An operand in memory, in kernel layout.
+/// An operand in memory, laid out as the cpu backend reads it.
 pub(crate) struct Loaded {
     encoding: Encoding,
+    layout: Layout,
     rows: usize,
     cols: usize,
     item_bytes: usize,
@@ -337,7 +391,15 @@ pub(crate) struct Loaded {
 
 impl Loaded {
     /// One item as a matrix.
+    ///
+    /// # Panics
+    /// If it is laid out otherwise; the closure check refuses programs that would read it so.
     pub(crate) fn matrix(&self, item: usize) -> Matrix<'_> {
+        assert!(
+            self.layout == Layout::Packed,
+            "a matrix of {:?}",
+            self.layout
+        );
         let data = &self.data[item * self.item_bytes..(item + 1) * self.item_bytes];
         Matrix {
             encoding: self.encoding,
@@ -347,10 +409,15 @@ impl Loaded {
         }
     }
 
-    /// A vector operand's values.
+    /// The values of an operand that is held in rows.
+    ///
+    /// # Panics
+    /// As [`Loaded::matrix`].
     pub(crate) fn vector(&self) -> &[f32] {
+        assert!(self.layout == Layout::Rows, "values of {:?}", self.layout);
         let count = self.rows * self.cols;
-        debug_assert!(self.encoding == Encoding::F32 && self.data.len() >= count * 4);
+        let held = self.data.len() / size_of::<f32>();
+        assert!(count <= held, "{count} values, {held} are held");
         // SAFETY: the buffer is page-aligned, holds at least `count` f32, and every bit pattern
         // is a valid f32.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr().cast::<f32>(), count) }
@@ -376,6 +443,7 @@ pub(crate) fn load_all(
                 Layout::Rows | Layout::Absent => Encoding::F32,
                 Layout::Packed => choice.resident,
             },
+            layout: choice.layout,
             rows: operand.rows(),
             cols: operand.cols(),
             item_bytes: item_bytes(operand, choice)?,
@@ -489,3 +557,6 @@ fn load(store: &Store, job: &mut Job<'_>) -> Result<(), Error> {
     pack(Encoding::F32, rows, cols, &bytes, job.slot);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
