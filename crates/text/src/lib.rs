@@ -3,8 +3,8 @@
 //! [`Bundle`] loads what a checkpoint carries for this: the [`Tokenizer`], the [`Chat`] template or
 //! format and the [`GenerationDefaults`]. A conversation is a list of [`Message`]s; the template
 //! turns it into the [`Prompt`], the tokenizer turns the prompt into ids. Going back, a [`Decoder`]
-//! works on bytes and shows only whole characters, and a [`TextStream`] adds [`StopStrings`] on top.
-//! One `TextStream` serves the streaming and the whole answer, so the two cannot differ.
+//! works on bytes and shows only whole characters, and a [`TextStream`] adds [`StopStrings`]. One
+//! `TextStream` serves the streaming and the whole answer, so the two cannot differ.
 //!
 //! Everything here comes from the checkpoint. Nothing is guessed from a family name, no template
 //! is made up where the checkpoint has none and its tokens are those of no published format, and a
