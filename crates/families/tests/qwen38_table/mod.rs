@@ -1,6 +1,7 @@
 //! Tensor tables of Qwen3.8-Flash-Next in its published layouts, from a configuration.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use crate::common::{fixture, tensor};
 use lamella_program::TensorInfo;
