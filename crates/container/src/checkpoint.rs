@@ -67,7 +67,7 @@ impl Checkpoint {
         }
         let mut checkpoint = Checkpoint {
             dir: dir.to_owned(),
-            fingerprint: blake3::Hasher::new_derive_key("lamella checkpoint fingerprint v1"),
+            fingerprint: blake3::Hasher::new_derive_key("lamella checkpoint fingerprint v2"),
             config,
             tensors: Vec::new(),
             locations: Vec::new(),
@@ -141,12 +141,35 @@ impl Checkpoint {
         self.files[file as usize].read_at(buffer, offset)
     }
 
-    /// Digest of names, sizes, times and headers of the weights and of the configuration: changes
-    /// when the checkpoint does, without reading weights.
-    pub(crate) fn fingerprint(&self) -> [u8; 32] {
+    /// Digest of the configuration and of names, sizes, times, headers and a sample of the bytes of
+    /// the weights files: small files wholly, of others pages at even distances and both ends.
+    pub(crate) fn fingerprint(&self) -> Result<[u8; 32], Error> {
+        const PAGE: u64 = 4096;
+        const PAGES: u64 = 64;
         let mut hasher = self.fingerprint.clone();
         hasher.update(self.config.as_bytes());
-        *hasher.finalize().as_bytes()
+        let mut page = [0; PAGE as usize];
+        for file in &self.files {
+            let whole = file.length <= PAGES * PAGE;
+            let count = if whole {
+                file.length.div_ceil(PAGE)
+            } else {
+                PAGES
+            };
+            for n in 0..count {
+                let offset = match whole {
+                    true => n * PAGE,
+                    // The last one ends where the file does.
+                    false => {
+                        ((file.length - PAGE) as u128 * n as u128 / (PAGES - 1) as u128) as u64
+                    }
+                };
+                let page = &mut page[..PAGE.min(file.length - offset) as usize];
+                file.read_at(page, offset)?;
+                hasher.update(page);
+            }
+        }
+        Ok(*hasher.finalize().as_bytes())
     }
 
     /// Digest of the configuration and of the named tensors: what they are, and both ends of their

@@ -441,14 +441,18 @@ impl Store {
         }
     }
 
-    /// Digest that changes when the stored bytes do. For a container it follows from the identity;
-    /// for a checkpoint, whose weights are not read for it, from the names, headers, sizes and
-    /// modification times of its weights files and from `config.json`.
-    #[must_use]
-    pub fn fingerprint(&self) -> [u8; 32] {
+    /// Digest that tells these weights from others. For a container it follows from the identity;
+    /// for a checkpoint, which is too large to be read for it, from `config.json` and from the
+    /// names, headers, sizes and modification times of its weights files and 64 pages of each (all
+    /// of a file of at most 256 KiB). It does not see bytes changed between those pages by something
+    /// that put the time back.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn fingerprint(&self) -> Result<[u8; 32], Error> {
         match &self.origin {
             Origin::Checkpoint(l) => l.checkpoint.fingerprint(),
-            Origin::Container(c) => *blake3::hash(c.manifest.identity.as_bytes()).as_bytes(),
+            Origin::Container(c) => Ok(*blake3::hash(c.manifest.identity.as_bytes()).as_bytes()),
         }
     }
 
@@ -468,7 +472,7 @@ impl Store {
                 l.checkpoint
                     .digest_of(slices.map(|slice| slice.tensor.as_str()))
             }
-            Origin::Container(_) => Ok(self.fingerprint()),
+            Origin::Container(_) => self.fingerprint(),
         }
     }
 

@@ -207,7 +207,7 @@ pub fn convert_on(
     }
     let plan = Plan::new(store, options)?;
     let texts = read_texts(store)?;
-    let source = source_digest(store, &texts);
+    let source = source_digest(store, &texts)?;
     let workshop = match Workshop::enter(out, source, plan.digest())? {
         Entrance::Open(workshop) => workshop,
         Entrance::AlreadyDone => return report_done(out, &plan),
@@ -412,14 +412,14 @@ fn read_texts(store: &Store) -> Result<Vec<(&'static str, String)>, Error> {
 }
 
 /// Changes when anything changes that goes into the container.
-fn source_digest(store: &Store, texts: &[(&str, String)]) -> [u8; 32] {
+fn source_digest(store: &Store, texts: &[(&str, String)]) -> Result<[u8; 32], Error> {
     let mut hasher = blake3::Hasher::new_derive_key("lamella conversion source v1");
-    hasher.update(&store.fingerprint());
+    hasher.update(&store.fingerprint()?);
     for (name, text) in texts {
         hasher.update(name.as_bytes());
         hasher.update(blake3::hash(text.as_bytes()).as_bytes());
     }
-    *hasher.finalize().as_bytes()
+    Ok(*hasher.finalize().as_bytes())
 }
 
 /// Writes everything but packs and manifest.

@@ -242,7 +242,7 @@ impl Plan {
                 .to_hex()
                 .to_string(),
             container: model.store().identity().map(str::to_owned),
-            weights: blake3::Hash::from_bytes(model.store().fingerprint())
+            weights: blake3::Hash::from_bytes(model.store().fingerprint()?)
                 .to_hex()
                 .to_string(),
             backend: report.backend.name().to_owned(),
