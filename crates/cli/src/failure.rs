@@ -1,5 +1,6 @@
 //! Exit codes, and the one line that explains them.
 
+use crate::terminal;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -66,14 +67,11 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(kind(error) as u8)
 }
 
-/// Control characters and line breaks do not survive: messages quote what files contain.
-fn one_line(text: &str) -> String {
+/// White space of every kind is one space, and nothing drives the terminal: messages quote what
+/// files contain.
+pub(crate) fn one_line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
-    words
-        .join(" ")
-        .chars()
-        .filter(|c| !c.is_control())
-        .collect()
+    terminal::plain(&words.join(" "))
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -98,7 +96,11 @@ fn kind(error: &anyhow::Error) -> Kind {
             return text_kind(error);
         }
         if let Some(error) = cause.downcast_ref::<io::Error>() {
-            return io_kind(error);
+            return match error.kind() {
+                // What was given to read is no text.
+                io::ErrorKind::InvalidData => Kind::Usage,
+                _ => io_kind(error),
+            };
         }
     }
     Kind::Failure
@@ -116,7 +118,10 @@ fn engine_kind(error: &lamella_engine::Error) -> Kind {
         | Error::TokenRange { .. }
         | Error::ContextLength { .. }
         | Error::EmptySpan => Kind::Usage,
-        Error::NonFinite { .. } => Kind::Model,
+        Error::NonFinite { .. }
+        | Error::Codec { .. }
+        | Error::Table { .. }
+        | Error::Unpaired { .. } => Kind::Model,
         Error::Cancelled => Kind::Interrupted,
         _ => Kind::Failure,
     }
@@ -175,6 +180,9 @@ mod tests {
             Kind::Resources
         );
         assert_eq!(kind(&anyhow::anyhow!("something")), Kind::Failure);
+        let garbled = io::Error::from(io::ErrorKind::InvalidData);
+        let garbled = anyhow::Error::from(garbled).context("standard input");
+        assert_eq!(kind(&garbled), Kind::Usage);
         assert_eq!(
             kind(&lamella_engine::Error::Cancelled.into()),
             Kind::Interrupted
@@ -189,6 +197,6 @@ mod tests {
 
     #[test]
     fn messages_are_one_clean_line() {
-        assert_eq!(one_line("a:\n  b\x1b[31m\tc"), "a: b[31m c");
+        assert_eq!(one_line("a:\n  b\x1b[31m\tc"), "a: b\\u{1b}[31m c");
     }
 }

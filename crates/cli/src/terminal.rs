@@ -36,27 +36,31 @@ impl Terminal {
     /// A remark for the person at the keyboard. Lost if standard error is closed.
     pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
-            let _ = writeln!(io::stderr().lock(), "{text}");
+            let _ = writeln!(io::stderr().lock(), "{}", escaped(text, "\n\t"));
         }
     }
 }
 
 /// Prints one JSON value on one line.
 pub(crate) fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    let mut line = serde_json::to_string(value)?;
-    line.push('\n');
-    print(&line)
+    let line = serde_json::to_string(value)?;
+    write(&(json(&line) + "\n"))
 }
 
 /// Prints JSON for reading by people and programs.
 pub(crate) fn print_json_pretty<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    let mut text = serde_json::to_string_pretty(value)?;
-    text.push('\n');
-    print(&text)
+    let text = serde_json::to_string_pretty(value)?;
+    write(&(json(&text) + "\n"))
+}
+
+/// Prints text in lines and makes sure it leaves. A name in it that came from a file has to be
+/// [`plain`], or it could pass for a line; what could drive a terminal does not get through.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    write(&escaped(text, "\n\t"))
 }
 
 /// Prints `text` as it is and makes sure it leaves.
-pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+pub(crate) fn write(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
@@ -67,10 +71,49 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 /// are replaced: an answer must not move the cursor or change the title of a window.
 pub(crate) fn print_answer(text: &str) -> anyhow::Result<()> {
     if io::stdout().is_terminal() {
-        print(&visible(text))
+        write(&visible(text))
     } else {
-        print(text)
+        write(text)
     }
+}
+
+/// A name or message from a file, as a part of a line: what could move the cursor, begin another
+/// line or turn the direction of writing is written as `\u{1b}`.
+pub(crate) fn plain(text: &str) -> String {
+    escaped(text, "")
+}
+
+fn escaped(text: &str, but: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if drives(c) && !but.contains(c) {
+            out.extend(c.escape_unicode());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// JSON of which every character can be shown: strings may hold what drives a terminal.
+fn json(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if drives(c) && c != '\n' {
+            // All of them are single UTF-16 units.
+            out.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// Control characters, line and paragraph separators, and marks of the direction of writing.
+fn drives(c: char) -> bool {
+    let marks = ['\u{61c}', '\u{200e}', '\u{200f}', '\u{2028}', '\u{2029}'];
+    let spans = ['\u{202a}'..='\u{202e}', '\u{2066}'..='\u{2069}'];
+    c.is_control() || marks.contains(&c) || spans.iter().any(|span| span.contains(&c))
 }
 
 fn visible(text: &str) -> String {
@@ -140,6 +183,29 @@ mod tests {
             visible("a\x1b]0;x\x07\tb\r\n"),
             "a\u{fffd}]0;x\u{fffd}\tb\u{fffd}\n"
         );
+    }
+
+    #[test]
+    fn names_stay_within_their_line() {
+        assert_eq!(
+            plain("a\x1b[31m\nb\t\u{9b}\u{202e}é"),
+            "a\\u{1b}[31m\\u{a}b\\u{9}\\u{9b}\\u{202e}é"
+        );
+        assert_eq!(escaped("a\n\tb\r", "\n\t"), "a\n\tb\\u{d}");
+    }
+
+    #[test]
+    fn json_means_the_same_and_drives_nothing() {
+        let value = serde_json::json!({"a\u{9b}": ["\x1b\n\u{2028}", "é\u{7f}"]});
+        for text in [
+            serde_json::to_string(&value).unwrap(),
+            serde_json::to_string_pretty(&value).unwrap(),
+        ] {
+            let shown = json(&text);
+            assert!(!shown.chars().any(|c| drives(c) && c != '\n'), "{shown:?}");
+            let again: serde_json::Value = serde_json::from_str(&shown).unwrap();
+            assert_eq!(again, value);
+        }
     }
 
     #[test]

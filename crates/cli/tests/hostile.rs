@@ -4,26 +4,9 @@
 
 mod common;
 
+use common::models::forge;
 use common::{World, fixture, repository};
-use lamella_container::manifest::{FileEntry, Manifest};
 use serde_json::Value;
-use std::path::Path;
-
-/// Rewrites the program of a container, with true digests.
-fn forge(dir: &Path, change: impl Fn(&mut Value)) {
-    let read = |name: &str| std::fs::read(dir.join(name)).unwrap();
-    let mut program: Value = serde_json::from_slice(&read("program.json")).unwrap();
-    change(&mut program);
-    let program = program.to_string();
-    let old = Manifest::parse(&read("lamella.json")).unwrap();
-    let manifest = Manifest::new(
-        FileEntry::of("program.json", program.as_bytes()),
-        FileEntry::of("operands.bin", &read("operands.bin")),
-        old.texts,
-    );
-    std::fs::write(dir.join("program.json"), program).unwrap();
-    std::fs::write(dir.join("lamella.json"), manifest.to_json()).unwrap();
-}
 
 #[test]
 fn a_claimed_context_allocates_nothing() {

@@ -12,6 +12,7 @@ pub(crate) use drafts::Drafting;
 pub(crate) use lines::Lines;
 
 use crate::args::{AnswerArgs, SamplingArgs};
+use crate::failure;
 use crate::interrupt::Interrupt;
 use crate::terminal::Terminal;
 use input::Message;
@@ -109,7 +110,8 @@ fn tolerate(error: anyhow::Error, terminal: &Terminal) -> anyhow::Result<()> {
     if error.chain().any(|cause| cause.is::<std::io::Error>()) {
         return Err(error);
     }
-    terminal.note(&format!("lamella: {error:#}"));
+    let line = failure::one_line(&format!("{error:#}"));
+    terminal.note(&format!("lamella: {line}"));
     Ok(())
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn run(args: &ConfigArgs, settings: &[Setting]) -> anyhow::Result<()>
             text.push_str(&line(key, setting));
         }
     }
-    terminal::print(&text)
+    terminal::write(&text)
 }
 
 /// `name = value  # origin`; what is unset is commented out and explained.

@@ -5,7 +5,7 @@ use crate::failure::{Failure, Kind};
 use crate::interrupt::Interrupt;
 use crate::model::{self, Place};
 use crate::progress::{self, Progress, Unit};
-use crate::terminal::Terminal;
+use crate::terminal::{self, Terminal};
 use lamella_container::{ConvertError, ConvertOptions, Error, Keep, convert};
 use lamella_program::Encoding;
 use std::time::Instant;
@@ -38,7 +38,7 @@ pub(crate) fn run(
         other => other.into(),
     })?;
     for warning in &report.warnings {
-        terminal.note(&format!("warning: {warning}"));
+        terminal.note(&format!("warning: {}", terminal::plain(warning)));
     }
     let resumed = match report.resumed {
         0 => String::new(),

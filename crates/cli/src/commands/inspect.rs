@@ -37,7 +37,7 @@ fn describe(summary: &Summary, state_bytes: u64) -> String {
             "as it came; `lamella convert` makes a container".to_owned(),
         ),
     }
-    line("family", summary.family.clone());
+    line("family", terminal::plain(&summary.family));
     line("parameters", grouped(summary.parameters));
     line("layers", summary.layers.to_string());
     if summary.draft_heads > 0 {
@@ -69,7 +69,7 @@ fn describe(summary: &Summary, state_bytes: u64) -> String {
         );
     }
     line("weights", progress::bytes(summary.bytes));
-    line("texts", summary.texts.join(", "));
+    line("texts", terminal::plain(&summary.texts.join(", ")));
     lines.join("\n") + "\n"
 }
 

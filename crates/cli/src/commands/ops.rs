@@ -45,7 +45,7 @@ fn report(defects: &[Defect], json: bool) -> anyhow::Result<()> {
     }
     let text: String = lines
         .iter()
-        .map(|line| format!("defect  {line}\n"))
+        .map(|line| format!("defect  {}\n", terminal::plain(line)))
         .collect();
     terminal::print(&text)
 }
@@ -60,7 +60,7 @@ fn describe(store: &Store) -> String {
     let mut text = format!(
         "program version {} of family {}: {} layers, {} parameters\n",
         program.version,
-        program.family,
+        terminal::plain(&program.family),
         program.layers.len(),
         program.parameters(),
     );
@@ -80,7 +80,11 @@ fn describe(store: &Store) -> String {
     }
     text.push_str(&format!("\n{}\n", block(program, &program.exit)));
     if let Some(draft) = &program.draft {
-        let follows = if draft.recycles { "recycle" } else { "each once" };
+        let follows = if draft.recycles {
+            "recycle"
+        } else {
+            "each once"
+        };
         text.push_str(&format!("draft reads {:?}, {follows}\n", draft.reads));
         for (index, depth) in draft.depths.iter().enumerate() {
             text.push_str(&format!("\ndraft head {index}\n{}", block(program, depth)));
@@ -90,7 +94,9 @@ fn describe(store: &Store) -> String {
         }
     }
     for unused in &program.unused {
-        let (name, reason, count) = (&unused.name, &unused.reason, unused.tensors.len());
+        let (name, reason) = (&unused.name, &unused.reason);
+        let (name, reason) = (terminal::plain(name), terminal::plain(reason));
+        let count = unused.tensors.len();
         text.push_str(&format!(
             "not executed: {name} ({count} tensors): {reason}\n"
         ));
@@ -140,7 +146,8 @@ fn block(program: &Program, part: &impl Debug) -> String {
         let (number, after) = after.split_once(')').unwrap_or((after, ""));
         let number = number.trim().trim_end_matches(',').parse::<usize>();
         let operand = number.ok().and_then(|n| program.operands.get(n));
-        out.push_str(operand.map_or("an operand that does not exist", |o| &o.name));
+        let absent = || "an operand that does not exist".to_owned();
+        out.push_str(&operand.map_or_else(absent, |o| terminal::plain(&o.name)));
         rest = after;
     }
     out.push_str(rest);
@@ -195,7 +202,7 @@ fn row(store: &Store, index: usize, operand: &Operand) -> Vec<String> {
         .and_then(|e| e.matrix_bytes(operand.rows(), operand.cols()));
     let size = item.unwrap_or(0) as u64 * operand.items() as u64;
     vec![
-        operand.name.clone(),
+        terminal::plain(&operand.name),
         role_name(operand.role),
         format!("{:?}", operand.shape),
         names.join(", "),

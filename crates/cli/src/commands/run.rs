@@ -74,7 +74,7 @@ fn greeting(model: &Model, args: &RunArgs) -> String {
     format!(
         "{}: {} ({}), context {}. /help lists the commands.",
         args.model.display(),
-        model.program().family,
+        terminal::plain(&model.program().family),
         encodings.join(", "),
         model.report().context,
     )

@@ -64,7 +64,7 @@ pub(crate) fn run(args: &ModelArgs, terminal: &Terminal) -> anyhow::Result<()> {
         let lines: String = found
             .damage
             .iter()
-            .map(|line| format!("{line}\n"))
+            .map(|line| format!("{}\n", terminal::plain(line)))
             .collect();
         terminal::print(&lines)?;
     }

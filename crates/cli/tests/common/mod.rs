@@ -6,6 +6,8 @@
     reason = "a module of every test file, each uses its part"
 )]
 
+pub mod models;
+
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -51,7 +53,7 @@ impl World {
     }
 
     /// Runs with `input` on standard input.
-    pub fn run_with_input(&self, args: &[&str], input: &str) -> Ran {
+    pub fn run_with_input(&self, args: &[&str], input: impl AsRef<[u8]>) -> Ran {
         let mut command = self.command(args);
         command
             .stdin(Stdio::piped())
@@ -60,7 +62,7 @@ impl World {
         let mut child = command.spawn().expect("the binary starts");
         let mut stdin = child.stdin.take().expect("a pipe");
         // The binary may end before it has read everything.
-        let _ = stdin.write_all(input.as_bytes());
+        let _ = stdin.write_all(input.as_ref());
         drop(stdin);
         Ran::of(child.wait_with_output().expect("the binary ends"))
     }

@@ -166,7 +166,7 @@ fn print(
     let mut text = format!(
         "{}: {}, {:.2} M parameters, {size} ({}), {} {}\n",
         args.model.display(),
-        word("family"),
+        terminal::plain(&word("family")),
         facts["parameters"].as_f64().unwrap_or(0.0) / 1e6,
         encodings.join(", "),
         word("backend"),
