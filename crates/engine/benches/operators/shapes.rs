@@ -10,7 +10,7 @@ pub(crate) struct Shape {
     fixture: &'static str,
     /// Where the keys of the language model are.
     text: Option<&'static str>,
-    /// The published values, and one layer.
+    /// The published values, and one layer; null takes a key away.
     keys: Value,
     experts: Option<Experts>,
 }
@@ -40,6 +40,9 @@ impl Shape {
         let place = place.as_object_mut().unwrap();
         for (key, value) in self.keys.as_object().unwrap() {
             match value {
+                Value::Null => {
+                    place.shift_remove(key);
+                }
                 Value::Object(inner) => {
                     for (key_of, value) in inner {
                         place[key][key_of] = value.clone();
@@ -236,7 +239,7 @@ fn qwen38(budget: Option<usize>) -> Shape {
             "ple_layer_ids": if budget.is_none() { vec![1] } else { vec![] },
             "ple_embed_dim": 2560, "ngram_size": 3, "heads_per_ngram": 8,
             "ngram_vocab_size_base": 20_000, "split_ngram_parts": 1, "eos_token_id": 1023,
-            "max_position_embeddings": 262_144, "mtp_num_hidden_layers": 0
+            "max_position_embeddings": 262_144, "mtp_num_hidden_layers": 0, "mtp": null
         }),
         experts: Some(Experts {
             count: "num_experts",
