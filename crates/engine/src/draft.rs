@@ -47,7 +47,10 @@ impl Model {
     ) -> Result<(), Error> {
         self.head(0)?;
         one_for_each(spans, rows.len())?;
-        self.run(spans, cancel, None, Entry::Tokens, rows)
+        let width = self.program.boundary.width;
+        into_lists(spans, rows, width, |spans, rows| {
+            self.run(spans, cancel, None, Entry::Tokens, rows)
+        })
     }
 
     /// Runs draft head `depth` over spans of its sessions: token `i` of a span is joined with row
@@ -83,7 +86,9 @@ impl Model {
                 });
             }
         }
-        self.run(spans, cancel, None, Entry::Draft(depth, read), write)
+        into_lists(spans, write, width, |spans, write| {
+            self.run(spans, cancel, None, Entry::Draft(depth, read), write)
+        })
     }
 
     /// The identity of draft head `depth`.
@@ -95,6 +100,25 @@ impl Model {
             },
         })
     }
+}
+
+/// Runs a step that writes `[tokens, width]` of each span into its list; empty if it fails.
+fn into_lists(
+    spans: &mut [Span<'_>],
+    lists: &mut [Vec<f32>],
+    width: usize,
+    step: impl FnOnce(&mut [Span<'_>], &mut [&mut [f32]]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    for (span, list) in spans.iter().zip(lists.iter_mut()) {
+        list.clear();
+        list.resize(span.tokens.len() * width, 0.0);
+    }
+    let mut rows: Vec<_> = lists.iter_mut().map(Vec::as_mut_slice).collect();
+    let result = step(spans, &mut rows);
+    if result.is_err() {
+        lists.iter_mut().for_each(Vec::clear);
+    }
+    result
 }
 
 fn one_for_each(spans: &[Span<'_>], count: usize) -> Result<(), Error> {

@@ -13,7 +13,7 @@ pub enum Error {
     /// An operand cannot be encoded or decoded.
     #[error("operand {operand}: {cause}")]
     Codec {
-        /// The operand.
+        /// The operand, and which of its items where there are several.
         operand: String,
         /// What is wrong with its numbers.
         cause: lamella_container::CodecError,

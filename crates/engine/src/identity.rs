@@ -10,6 +10,7 @@ use lamella_kernels::RECIPE;
 use lamella_program::Program;
 use lamella_program::closure::draft_operands;
 use std::io::{Read, Write};
+use std::sync::PoisonError;
 
 /// Names everything that decides the bits of a result: the program, the encodings it runs in, the
 /// backend and its recipe. Models that agree in it compute the same bits on any machine, with any
@@ -57,7 +58,8 @@ impl Model {
     /// beyond it. The session may have a larger context than the one that was written.
     ///
     /// # Errors
-    /// [`SnapshotError`](crate::SnapshotError); [`Error::ForeignSession`]. The session is then as it was.
+    /// [`SnapshotError`](crate::SnapshotError); [`Error::ForeignSession`]. The session is then as it
+    /// was.
     pub fn restore(&self, session: &mut Session, source: &mut dyn Read) -> Result<(), Error> {
         let identity = self.snapshot_identity(session)?;
         snapshot::read(&identity, session, source)
@@ -79,10 +81,12 @@ impl Model {
 
     /// Digest of the model's files, computed when it is first needed.
     fn digest(&self) -> Result<[u8; 32], Error> {
-        if let Some(digest) = self.digest.get() {
-            return Ok(*digest);
+        let mut known = self.digest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(digest) = *known {
+            return Ok(digest);
         }
         let digest = self.store().model_digest(&self.held)?;
-        Ok(*self.digest.get_or_init(|| digest))
+        *known = Some(digest);
+        Ok(digest)
     }
 }

@@ -31,7 +31,7 @@ pub use lamella_program::Part;
 pub use model::{Model, Report, lower};
 pub use model_session::ModelSession;
 pub use options::{BackendKind, Options, SourcePolicy};
-pub use part::RowSpan;
+pub use part::{RowSpan, RowsInPlace};
 pub use profile::{Operator, Profile, TimeSource};
 pub use state::snapshot::{SNAPSHOT_VERSION, SnapshotError};
 pub use state::{Checkpoint, Session};

@@ -17,7 +17,7 @@ use lamella_kernels::Isa;
 use lamella_program::{Defect, Encoding, OperandId, Part, Program, TensorInfo, state};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A model opened on a checkpoint directory or a container.
@@ -37,7 +37,7 @@ pub struct Model {
     /// Operands in memory, in their order.
     pub(crate) held: Vec<OperandId>,
     /// Digest of the files they come from, once it was asked for.
-    pub(crate) digest: OnceLock<[u8; 32]>,
+    pub(crate) digest: Mutex<Option<[u8; 32]>>,
     /// Identities of the draft heads.
     pub(crate) depths: Vec<Arc<()>>,
 }
@@ -97,8 +97,19 @@ impl Model {
         lower: &Lower<'_>,
         progress: &mut dyn FnMut(OpenProgress),
     ) -> Result<Arc<Model>, Error> {
+        Model::open_store(Store::open(path, lower)?, options, progress)
+    }
+
+    /// [`open`](Model::open) for files that were opened and looked at already.
+    ///
+    /// # Errors
+    /// As [`open`](Model::open).
+    pub fn open_store(
+        store: Store,
+        options: &Options,
+        progress: &mut dyn FnMut(OpenProgress),
+    ) -> Result<Arc<Model>, Error> {
         let start = Instant::now();
-        let store = Store::open(path, lower)?;
         let program = Arc::new(opened_program(&store, options)?);
         check_part(&program, options)?;
         let context = resolve_context(&program, options)?;
@@ -121,30 +132,22 @@ impl Model {
         // Twice: what the files declare must fit before it is multiplied to a workspace.
         let need = Need::of(&program, &choices, options, threads)?;
         need.check(0, options)?;
+        let rows_bytes = StepScratch::bytes(&program, &options.part, options.step_rows);
         let workspace_bytes = match options.backend {
-            BackendKind::Cpu => cpu::workspace_bytes(&program, &options.part, shape),
-            BackendKind::Reference => 0,
+            BackendKind::Cpu => {
+                cpu::workspace_bytes(&program, &options.part, shape).saturating_add(rows_bytes)
+            }
+            BackendKind::Reference => rows_bytes,
         };
         need.check(workspace_bytes, options)?;
         weights::check_tables(&store, &choices)?;
-        let backend: Box<dyn Backend> = match options.backend {
-            BackendKind::Cpu => {
-                let loaded = weights::load_all(&store, &choices, threads, progress)?;
-                let program = Arc::clone(&program);
-                Box::new(cpu::Cpu::new(program, &options.part, loaded, shape)?)
-            }
-            BackendKind::Reference => {
-                let program = Arc::clone(&program);
-                Box::new(reference::Reference::prepare(&store, program, &choices)?)
-            }
-        };
+        let backend = prepare(&store, &program, &choices, options, shape, progress)?;
         let report = Report {
             backend: options.backend,
             isa: (options.backend == BackendKind::Cpu).then_some(isa),
-            threads: if options.backend == BackendKind::Cpu {
-                threads
-            } else {
-                1
+            threads: match options.backend {
+                BackendKind::Cpu => threads,
+                BackendKind::Reference => 1,
             },
             resident_bytes: backend.resident_bytes(),
             workspace_bytes,
@@ -154,15 +157,13 @@ impl Model {
             encodings: elements_by_encoding(&program, &choices),
             open_time: start.elapsed(),
         };
+        let scratch = StepScratch::new(&program, &options.part, options.step_rows)?;
         let depths = program.depths().iter().map(|_| Arc::new(())).collect();
         let numeric_class = numeric_class(&program, &choices, options.backend);
         Ok(Arc::new(Model {
             program,
             store,
-            executor: Mutex::new(Executor {
-                backend,
-                scratch: StepScratch::default(),
-            }),
+            executor: Mutex::new(Executor { backend, scratch }),
             step_rows: options.step_rows,
             context,
             part: options.part.clone(),
@@ -170,7 +171,7 @@ impl Model {
             identity: Arc::new(()),
             numeric_class,
             held: held_operands(&choices),
-            digest: OnceLock::new(),
+            digest: Mutex::new(None),
             depths,
         }))
     }
@@ -254,7 +255,7 @@ impl Model {
         cancel: &Cancel,
         observer: Option<&'o mut (dyn Observer + 'o)>,
         entry: Entry<'_>,
-        rows: &mut [Vec<f32>],
+        rows: &mut [&'o mut [f32]],
     ) -> Result<(), Error> {
         let identity = match entry {
             Entry::Draft(depth, _) => &self.depths[depth],
@@ -279,8 +280,9 @@ impl Model {
         step::run(backend.as_mut(), scratch, spans, context)
     }
 
-    /// Rows computed together.
-    pub(crate) fn rows_together(&self) -> usize {
+    /// Rows computed together: [`Options::step_rows`] of the opening.
+    #[must_use]
+    pub fn rows_together(&self) -> usize {
         self.step_rows
     }
 
@@ -342,6 +344,25 @@ fn opened_program(store: &Store, options: &Options) -> Result<Program, Error> {
     Ok(program)
 }
 
+/// Loads the operands into the backend that computes with them.
+fn prepare(
+    store: &Store,
+    program: &Arc<Program>,
+    choices: &[Choice],
+    options: &Options,
+    shape: cpu::Shape,
+    progress: &mut dyn FnMut(OpenProgress),
+) -> Result<Box<dyn Backend>, Error> {
+    let program = Arc::clone(program);
+    Ok(match options.backend {
+        BackendKind::Cpu => {
+            let loaded = weights::load_all(store, choices, shape.threads, progress)?;
+            Box::new(cpu::Cpu::new(program, &options.part, loaded, shape)?)
+        }
+        BackendKind::Reference => Box::new(reference::Reference::prepare(store, program, choices)?),
+    })
+}
+
 /// A part has to be one of this program, and drafts need the whole of it.
 fn check_part(program: &Program, options: &Options) -> Result<(), Error> {
     let layers = program.layers.len();
@@ -375,7 +396,10 @@ fn resolve_context(program: &Program, options: &Options) -> Result<usize, Error>
         }
         Some(asked) => asked,
     };
-    let scores = (context as u64).saturating_mul(4);
+    let scores = match options.part {
+        Part::Ends => 0,
+        _ => (context as u64).saturating_mul(4),
+    };
     let limit = MemoryLimit::resolve(options.memory_limit);
     if scores > limit.bytes {
         return Err(Error::Memory {

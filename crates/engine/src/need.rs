@@ -8,6 +8,10 @@ use lamella_container::human_bytes;
 use lamella_kernels::PAGE;
 use lamella_program::{Part, Program, state};
 
+/// What makes a model fit.
+const ADVICE: &str = "Convert the model to a smaller encoding (`lamella convert`), take a shorter \
+                      context (--context), or free memory";
+
 /// Bytes that opening takes, by what for.
 pub(crate) struct Need {
     /// Operands in memory.
@@ -60,6 +64,10 @@ impl Need {
             state,
         } = *self;
         let running = workspace.saturating_add(state);
+        let reserved = match options.reserved {
+            0 => String::new(),
+            bytes => format!(" + rows on their way {bytes}"),
+        };
         let (need, what) = match loading > running {
             true => (
                 weights.saturating_add(loading),
@@ -70,18 +78,16 @@ impl Need {
                 format!("weights {weights} + workspace {workspace} + first state {state}"),
             ),
         };
+        let need = need.saturating_add(options.reserved);
         let limit = MemoryLimit::resolve(options.memory_limit);
         if need <= limit.bytes {
             return Ok(());
         }
         Err(Error::Memory {
-            sum: format!("{what} = {need} bytes ({})", human_bytes(need)),
+            sum: format!("{what}{reserved} = {need} bytes ({})", human_bytes(need)),
             limit: limit.bytes,
             origin: limit.origin,
-            advice:
-                "Convert the model to a smaller encoding (`lamella convert`), take a shorter context \
-                 (--context), or free memory"
-                    .to_owned(),
+            advice: ADVICE.to_owned(),
         })
     }
 }

@@ -52,6 +52,8 @@ pub struct Options {
     pub isa: Option<Isa>,
     /// Bytes the model and its sessions may take; `None` = what the machine or container has.
     pub memory_limit: Option<u64>,
+    /// Bytes within the limit that the caller takes itself, beside the model.
+    pub reserved: u64,
     /// Longest context of a session; `None` = the model's own.
     pub context: Option<usize>,
     /// Rows computed together; longer steps run in pieces of this size. Changes speed and
@@ -76,6 +78,7 @@ impl Default for Options {
             threads: None,
             isa: None,
             memory_limit: None,
+            reserved: 0,
             context: None,
             step_rows: DEFAULT_STEP_ROWS,
             draft: false,

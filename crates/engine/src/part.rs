@@ -4,7 +4,7 @@
 //! same kernels run over the same rows, and what passes between the parts is everything that a
 //! later layer needs ([`Program::row_width`]).
 
-use crate::backend::Segment;
+use crate::backend::{Backend, Segment};
 use crate::cancel::Cancel;
 use crate::error::Error;
 use crate::generate::{LogitsError, best_raw};
@@ -13,6 +13,7 @@ use crate::state::{Session, session_bytes};
 use crate::step::{Entry, LOGITS_TOGETHER, Logits, Observer, Span, check_finite, check_logits};
 use lamella_container::human_bytes;
 use lamella_program::{Part, Program};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Rows of one conversation to send through the open layers.
@@ -25,6 +26,16 @@ pub struct RowSpan<'a> {
     pub tokens: &'a [u32],
     /// `[tokens, row_width]`, as the entry or the layers before have made them.
     pub input: &'a [f32],
+}
+
+/// As [`RowSpan`], for rows that are replaced where they are.
+pub struct RowsInPlace<'a> {
+    /// The conversation, as far as these layers remember it.
+    pub session: &'a mut Session,
+    /// Token ids of the rows, as for [`RowSpan`].
+    pub tokens: &'a [u32],
+    /// `[tokens, row_width]`.
+    pub rows: &'a mut [f32],
 }
 
 impl Model {
@@ -44,8 +55,8 @@ impl Model {
     /// An empty conversation of at most `context` tokens that holds at most `limit` bytes.
     ///
     /// # Errors
-    /// [`Error::Setting`] for no context or one beyond the model's; [`Error::Memory`] with the sum if
-    /// the limit is below [`session_bytes`](Model::session_bytes).
+    /// [`Error::Setting`] for no context or one beyond the model's; [`Error::Memory`] with the sum
+    /// if the limit is below [`session_bytes`](Model::session_bytes).
     pub fn session_within(&self, context: usize, limit: Option<u64>) -> Result<Session, Error> {
         let most = self.context;
         if !(1..=most).contains(&context) {
@@ -75,18 +86,14 @@ impl Model {
     /// `output[i]` is replaced by what the next layers need of `spans[i]`, `[tokens, row_width]`.
     ///
     /// # Errors
-    /// As [`step`](Model::step), all of `output` being empty then; [`Error::Activations`] if a size
-    /// is wrong; [`Error::Setting`] if there is not one output for each span; [`Error::Part`] if no
-    /// layers are open.
+    /// As [`step_in_place`](Model::step_in_place), all of `output` being empty then;
+    /// [`Error::Setting`] if there is not one output for each span.
     pub fn step_rows(
         &self,
         spans: Vec<RowSpan<'_>>,
         output: &mut [Vec<f32>],
         cancel: &Cancel,
     ) -> Result<(), Error> {
-        if self.part == Part::Ends {
-            return Err(self.lacks("layers"));
-        }
         if spans.len() != output.len() {
             let (spans, outputs) = (spans.len(), output.len());
             return Err(Error::Setting {
@@ -94,23 +101,50 @@ impl Model {
                 message: format!("{outputs} lists for {spans} spans, needs one for each"),
             });
         }
-        let inputs: Vec<&[f32]> = spans.iter().map(|span| span.input).collect();
+        let spans = spans.into_iter().zip(output.iter_mut()).map(|(span, out)| {
+            out.clear();
+            out.extend_from_slice(span.input);
+            RowsInPlace {
+                session: span.session,
+                tokens: span.tokens,
+                rows: out,
+            }
+        });
+        let result = self.step_in_place(spans.collect(), cancel);
+        if result.is_err() {
+            output.iter_mut().for_each(Vec::clear);
+        }
+        result
+    }
+
+    /// Sends rows through the open layers, which replace them by what the next layers need: all
+    /// spans or, on failure or cancellation, none. After a failure the rows of a span longer than
+    /// [`Options::step_rows`](crate::Options::step_rows) may be partly replaced; those of one step
+    /// are what they were.
+    ///
+    /// # Errors
+    /// As [`step`](Model::step); [`Error::Activations`] if a size is wrong; [`Error::Part`] if no
+    /// layers are open.
+    pub fn step_in_place(&self, spans: Vec<RowsInPlace<'_>>, cancel: &Cancel) -> Result<(), Error> {
+        if self.part == Part::Ends {
+            return Err(self.lacks("layers"));
+        }
+        for span in &spans {
+            self.check_rows(span.tokens.len(), span.rows)?;
+        }
         let mut unused: Vec<Vec<f32>> = spans.iter().map(|_| Vec::new()).collect();
-        let parts = spans.into_iter().zip(&mut unused);
-        let mut spans: Vec<Span<'_>> = parts
-            .map(|(span, out)| Span {
+        let (mut steps, mut rows) = (Vec::new(), Vec::new());
+        for (span, out) in spans.into_iter().zip(&mut unused) {
+            steps.push(Span {
                 session: span.session,
                 tokens: span.tokens,
                 logits: Logits::None,
                 out,
-            })
-            .collect();
-        for (span, input) in spans.iter().zip(&inputs) {
-            self.check_rows(span.tokens.len(), input)?;
+            });
+            rows.push(span.rows);
         }
-        let layers = self.part.layers(&self.program);
-        let entry = Entry::Rows(layers, &inputs);
-        self.run(&mut spans, cancel, None, entry, output)
+        let entry = Entry::Rows(self.part.layers(&self.program));
+        self.run(&mut steps, cancel, None, entry, &mut rows)
     }
 
     /// Runs one span from layer `layer` to the end of the model, entering with `rows`
@@ -270,8 +304,8 @@ impl Model {
 }
 
 /// What a piece of rows without a conversation goes through.
-type PieceWork<'a> = dyn FnMut(&mut dyn crate::backend::Backend, &[Segment], std::ops::Range<usize>) -> Result<(), Error>
-    + 'a;
+type PieceWork<'a> =
+    dyn FnMut(&mut dyn Backend, &[Segment], Range<usize>) -> Result<(), Error> + 'a;
 
 /// Logits that nothing can be selected from.
 fn unusable(_: LogitsError) -> Error {

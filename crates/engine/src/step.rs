@@ -10,7 +10,7 @@ use crate::cancel::Cancel;
 use crate::error::Error;
 use crate::state::Session;
 use lamella_kernels::any_non_finite;
-use lamella_program::Program;
+use lamella_program::{Part, Program};
 use std::ops::Range;
 
 /// Which logits a span wants.
@@ -75,8 +75,9 @@ pub(crate) struct StepContext<'a, 'o> {
     pub(crate) observer: Option<&'o mut (dyn Observer + 'o)>,
     /// Where the rows enter.
     pub(crate) entry: Entry<'a>,
-    /// For each span, what a draft reads of its rows, `[tokens, width]`; empty if nobody asks.
-    pub(crate) rows: &'a mut [Vec<f32>],
+    /// For each span `[tokens, width]`, written by the step: the rows behind the last layer of a
+    /// range, or what a draft reads. Empty if nobody asks.
+    pub(crate) rows: &'a mut [&'o mut [f32]],
 }
 
 /// Where the rows of a step enter the program.
@@ -84,9 +85,9 @@ pub(crate) struct StepContext<'a, 'o> {
 pub(crate) enum Entry<'a> {
     /// As embeddings of their tokens.
     Tokens,
-    /// As rows `[tokens, row_width]` of each span before the first of these layers; the rows
-    /// behind the last one are wanted.
-    Rows(Range<usize>, &'a [&'a [f32]]),
+    /// As [`StepContext::rows`], `[tokens, row_width]` of each span, before the first of these
+    /// layers; those behind the last one replace them.
+    Rows(Range<usize>),
     /// As rows `[tokens, row_width]` of each span before a layer, to the end of the model.
     Layer(usize, &'a [&'a [f32]]),
     /// As what a depth of the draft reads, `[tokens, width]` for each span, with their tokens.
@@ -99,7 +100,7 @@ impl Entry<'_> {
         let main = program.layers.len();
         match self {
             Entry::Tokens => 0..main,
-            Entry::Rows(layers, _) => layers.clone(),
+            Entry::Rows(layers) => layers.clone(),
             Entry::Layer(first, _) => *first..main,
             Entry::Draft(depth, _) => main + depth..main + depth + 1,
         }
@@ -126,6 +127,39 @@ pub(crate) struct StepScratch {
     outer: Vec<f32>,
 }
 
+impl StepScratch {
+    /// Buffers with room for the rows that enter the layers of `part`.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`].
+    pub(crate) fn new(program: &Program, part: &Part, step_rows: usize) -> Result<Self, Error> {
+        let mut outer = Vec::new();
+        let bytes = StepScratch::bytes(program, part, step_rows);
+        let values = usize::try_from(bytes / 4).unwrap_or(usize::MAX);
+        outer
+            .try_reserve_exact(values)
+            .map_err(|error| Error::Allocation {
+                bytes: values.saturating_mul(4),
+                cause: std::io::Error::new(std::io::ErrorKind::OutOfMemory, error),
+            })?;
+        Ok(StepScratch {
+            outer,
+            ..StepScratch::default()
+        })
+    }
+
+    /// Bytes of these rows: of a layer range only, since the whole model embeds tokens itself.
+    pub(crate) fn bytes(program: &Program, part: &Part, step_rows: usize) -> u64 {
+        match part {
+            Part::Layers(_) => {
+                let row = (program.row_width() as u64).saturating_mul(4);
+                row.saturating_mul(step_rows as u64)
+            }
+            _ => 0,
+        }
+    }
+}
+
 /// A row of a piece whose logits a span wants.
 #[derive(Clone, Copy)]
 struct Wanted {
@@ -146,7 +180,6 @@ pub(crate) fn run(
     for span in spans.iter_mut() {
         span.out.clear();
     }
-    context.rows.iter_mut().for_each(Vec::clear);
     for span in spans.iter() {
         validate(span, context.program, context.step_rows)?;
     }
@@ -154,9 +187,6 @@ pub(crate) fn run(
         span.session.begin();
     }
     let result = run_pieces(backend, scratch, spans, &mut context);
-    if result.is_err() {
-        context.rows.iter_mut().for_each(Vec::clear);
-    }
     for span in spans.iter_mut() {
         match result {
             Ok(()) => span.session.commit(span.tokens),
@@ -243,7 +273,11 @@ fn run_piece(
 ) -> Result<(), Error> {
     match &context.entry {
         Entry::Tokens => backend.embed(&scratch.segments, &scratch.tokens),
-        Entry::Rows(_, read) | Entry::Layer(_, read) => {
+        Entry::Rows(_) => {
+            gather(scratch, spans, &*context.rows, context.program.row_width());
+            backend.load(&scratch.segments, &scratch.outer)?;
+        }
+        Entry::Layer(_, read) => {
             gather(scratch, spans, read, context.program.row_width());
             backend.load(&scratch.segments, &scratch.outer)?;
         }
@@ -269,18 +303,28 @@ fn run_piece(
         }
     }
     context.cancel.check()?;
-    write_rows(backend, scratch, context);
+    write_rows(backend, scratch, spans, context);
     write_logits(backend, scratch, spans, context.entry.depth())
 }
 
 /// Puts together the rows of the piece from those of each span, `width` values each.
-fn gather(scratch: &mut StepScratch, spans: &[Span<'_>], read: &[&[f32]], width: usize) {
+fn gather<R: AsRef<[f32]>>(
+    scratch: &mut StepScratch,
+    spans: &[Span<'_>],
+    read: &[R],
+    width: usize,
+) {
     scratch.outer.clear();
     for s in &scratch.segments {
-        let first = s.position - spans[s.span].session.position();
-        let rows = &read[s.span][first * width..(first + s.rows) * width];
+        let rows = &read[s.span].as_ref()[place_in_span(s, spans, width)];
         scratch.outer.extend_from_slice(rows);
     }
+}
+
+/// Where the rows of a segment are among those of its span.
+fn place_in_span(s: &Segment, spans: &[Span<'_>], width: usize) -> Range<usize> {
+    let first = s.position - spans[s.span].session.position();
+    first * width..(first + s.rows) * width
 }
 
 /// Gives every span what the next node or a draft reads of its rows of this piece, where somebody
@@ -288,6 +332,7 @@ fn gather(scratch: &mut StepScratch, spans: &[Span<'_>], read: &[&[f32]], width:
 fn write_rows(
     backend: &mut dyn Backend,
     scratch: &mut StepScratch,
+    spans: &[Span<'_>],
     context: &mut StepContext<'_, '_>,
 ) {
     if context.rows.is_empty() {
@@ -301,7 +346,8 @@ fn write_rows(
         }
     };
     for s in &scratch.segments {
-        context.rows[s.span].extend_from_slice(&rows[s.row * width..(s.row + s.rows) * width]);
+        context.rows[s.span][place_in_span(s, spans, width)]
+            .copy_from_slice(&rows[s.row * width..(s.row + s.rows) * width]);
     }
 }
 

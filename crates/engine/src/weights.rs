@@ -321,9 +321,13 @@ pub(crate) fn check_tables(store: &Store, choices: &[Choice]) -> Result<(), Erro
     Ok(())
 }
 
-fn codec(operand: &Operand, cause: CodecError) -> Error {
+fn codec(operand: &Operand, item: usize, cause: CodecError) -> Error {
+    let name = &operand.name;
     Error::Codec {
-        operand: operand.name.clone(),
+        operand: match operand.items() {
+            1 => name.clone(),
+            _ => format!("{name}, item {item}"),
+        },
         cause,
     }
 }
@@ -355,8 +359,9 @@ pub(crate) fn read_f32(
             .ok_or_else(|| too_large(operand))?;
         let mut bytes = vec![0; size];
         quantise(choice.resident, rows, cols, &values, &mut bytes)
-            .map_err(|e| codec(operand, e))?;
-        decode(choice.resident, rows, cols, &bytes, &mut values).map_err(|e| codec(operand, e))?;
+            .map_err(|e| codec(operand, item, e))?;
+        decode(choice.resident, rows, cols, &bytes, &mut values)
+            .map_err(|e| codec(operand, item, e))?;
     }
     Ok(values)
 }
@@ -375,7 +380,7 @@ fn read_decoded(
     let mut bytes = vec![0; size];
     store.read(id, item, stored, &mut bytes)?;
     let mut values = vec![0.0; operand.item_elements()];
-    decode(stored, rows, cols, &bytes, &mut values).map_err(|e| codec(operand, e))?;
+    decode(stored, rows, cols, &bytes, &mut values).map_err(|e| codec(operand, item, e))?;
     Ok(values)
 }
 
@@ -550,7 +555,7 @@ fn load(store: &Store, job: &mut Job<'_>) -> Result<(), Error> {
             .matrix_bytes(rows, cols)
             .ok_or_else(|| too_large(operand))?;
         quantise(resident, rows, cols, &values, &mut job.slot[..size])
-            .map_err(|e| codec(operand, e))?;
+            .map_err(|e| codec(operand, job.item, e))?;
         return Ok(());
     }
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();

@@ -167,6 +167,21 @@ fn snapshots_of_a_part_belong_to_that_part() {
     );
 }
 
+/// Sends one row through a new session; a failure leaves session and output as they were.
+fn step_one(model: &Model, input: &[f32]) -> Result<(), Error> {
+    let mut session = model.session();
+    let span = RowSpan {
+        session: &mut session,
+        tokens: &[1],
+        input,
+    };
+    let mut out = [vec![1.0]];
+    let result = model.step_rows(vec![span], &mut out, &Cancel::new());
+    assert!(result.is_ok() || out[0].is_empty() || out[0] == [1.0]);
+    assert!(result.is_ok() || session.position() == 0);
+    result
+}
+
 #[test]
 fn a_part_refuses_what_it_cannot_do() {
     let model = open_part("glm-101", Part::Layers(1..2), BackendKind::Cpu);
@@ -191,20 +206,20 @@ fn a_part_refuses_what_it_cannot_do() {
         model.logits(&[], &mut out, &cancel),
         Err(Error::Part { .. })
     ));
-    let step = |model: &Model, input: &[f32]| {
-        let mut session = model.session();
-        let span = RowSpan {
-            session: &mut session,
-            tokens: &[1],
-            input,
+    assert!(matches!(step_one(&ends, &[]), Err(Error::Part { .. })));
+    for range in [1..1, 0..99, 5..2] {
+        let options = Options {
+            part: Part::Layers(range.clone()),
+            ..Options::default()
         };
-        let mut out = [vec![1.0]];
-        let result = model.step_rows(vec![span], &mut out, &cancel);
-        assert!(result.is_ok() || out[0].is_empty() || out[0] == [1.0]);
-        assert!(result.is_ok() || session.position() == 0);
-        result
-    };
-    assert!(matches!(step(&ends, &[]), Err(Error::Part { .. })));
+        let result = Model::open(&repository("fixtures/glm-101"), &options, &mut |_| {});
+        assert!(matches!(result, Err(Error::Setting { .. })), "{range:?}");
+    }
+}
+
+#[test]
+fn rows_that_cannot_be_are_refused() {
+    let model = open_part("glm-101", Part::Layers(1..2), BackendKind::Cpu);
     let width = model.program().row_width();
     assert!(width > model.program().boundary.width, "positions pass too");
     let row = |count: f32, first: f32| {
@@ -213,8 +228,8 @@ fn a_part_refuses_what_it_cannot_do() {
         row[model.program().boundary.width + 1..].fill(first);
         row
     };
-    step(&model, &row(1.0, 0.0)).expect("position 0 sees itself");
-    step(&model, &row(-1.0, 0.0)).expect("or everything");
+    step_one(&model, &row(1.0, 0.0)).expect("position 0 sees itself");
+    step_one(&model, &row(-1.0, 0.0)).expect("or everything");
     for (count, first) in [
         (1.0, 1.0),
         (2.0, 0.0),
@@ -224,7 +239,7 @@ fn a_part_refuses_what_it_cannot_do() {
         (1.0, -1.0),
         (1.0, 0.5),
     ] {
-        let result = step(&model, &row(count, first));
+        let result = step_one(&model, &row(count, first));
         assert!(
             matches!(result, Err(Error::Rows { row: 0 })),
             "{count} {first}"
@@ -232,17 +247,12 @@ fn a_part_refuses_what_it_cannot_do() {
     }
     let mut bad = row(-1.0, 0.0);
     bad[0] = f32::NAN;
-    assert!(matches!(step(&model, &bad), Err(Error::NonFinite { .. })));
     assert!(matches!(
-        step(&model, &bad[1..]),
+        step_one(&model, &bad),
+        Err(Error::NonFinite { .. })
+    ));
+    assert!(matches!(
+        step_one(&model, &bad[1..]),
         Err(Error::Activations { .. })
     ));
-    for range in [1..1, 0..99, 5..2] {
-        let options = Options {
-            part: Part::Layers(range.clone()),
-            ..Options::default()
-        };
-        let result = Model::open(&repository("fixtures/glm-101"), &options, &mut |_| {});
-        assert!(matches!(result, Err(Error::Setting { .. })), "{range:?}");
-    }
 }

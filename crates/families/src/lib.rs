@@ -23,7 +23,7 @@ mod qwen_keys;
 mod registry;
 mod sources;
 
-pub use registry::known_model_types;
+pub use registry::{FAMILY_IDS, is_of_family, known_model_types};
 
 use config::ConfigReader;
 use lamella_program::closure::check_against;
