@@ -29,7 +29,7 @@ fn one_question_one_answer() {
     for directory in ["./demo", "demo/"] {
         world.run(["run", directory, QUESTION]).fails(3, &["demo"]);
     }
-    let piped = world.run_with_input(&["run", "demo", "-q"], &format!("{QUESTION}\n"));
+    let piped = world.run_with_input(&["run", "demo", "-q"], format!("{QUESTION}\n"));
     assert_eq!(
         (piped.ok(), piped.err.as_str()),
         (format!("{ANSWER}\n").as_str(), "")

@@ -45,15 +45,7 @@ impl Core {
         let (x, owner) = (&normed[..count * width], &*owner);
         let sizes = latent_sizes(a, rank, count);
         let [down, query, new, absorbed, mixed, heads, gate, iq, ik, iw] = cut(arena, sizes);
-        self.prepare([&a.query_down, &a.latent_down], x, width, quantised);
-        self.project_prepared(&a.query_down, x, quantised, down, Epilogue::Store);
-        self.project_prepared(&a.latent_down, x, quantised, new, Epilogue::Store);
-        if let Some(map) = &a.output_gate {
-            self.project(map, x, quantised, gate, Epilogue::Store);
-        }
-        self.norm_heads_of(&a.query_norm, rank, down);
-        self.project(&a.query_up, down, quantised, query, Epilogue::Store);
-        self.clock.stop(Operator::Projection);
+        self.project_latents(a, x, quantised, [down, query, new, gate]);
         self.turn_latents(a, angles, query, new);
         self.clock.stop(Operator::Heads);
         store([layer, LATENT], segments, spans, new);
@@ -101,6 +93,27 @@ impl Core {
         let out = if *direct { hidden } else { branch };
         let out = &mut out[..count * width];
         self.project(&a.output, heads, quantised, out, Epilogue::Add);
+        self.clock.stop(Operator::Projection);
+    }
+
+    /// Query latents, queries, new latent rows and the output gate of normed rows.
+    fn project_latents(
+        &self,
+        a: &LatentAttention,
+        x: &[f32],
+        quantised: &mut QuantisedRows,
+        [down, query, new, gate]: [&mut [f32]; 4],
+    ) {
+        let rank = self.program.operand(a.query_down.weight).rows();
+        let width = self.program.dims.hidden;
+        self.prepare([&a.query_down, &a.latent_down], x, width, quantised);
+        self.project_prepared(&a.query_down, x, quantised, down, Epilogue::Store);
+        self.project_prepared(&a.latent_down, x, quantised, new, Epilogue::Store);
+        if let Some(map) = &a.output_gate {
+            self.project(map, x, quantised, gate, Epilogue::Store);
+        }
+        self.norm_heads_of(&a.query_norm, rank, down);
+        self.project(&a.query_up, down, quantised, query, Epilogue::Store);
         self.clock.stop(Operator::Projection);
     }
 
