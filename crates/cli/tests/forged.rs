@@ -232,7 +232,7 @@ fn a_weight_that_no_encoding_holds_is_told_once() {
         &["convert", "m", "c", "--encoding", "q4"],
     ] {
         let ran = world.run(args);
-        ran.fails(3, &["operand layers.1.", "too large for q"]);
+        ran.fails(3, &["operand layers.1.", "item 3", "too large for q"]);
         assert_eq!(ran.err.matches("too large").count(), 1, "{ran:?}");
     }
 }
