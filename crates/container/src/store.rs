@@ -444,8 +444,8 @@ impl Store {
     /// Digest that tells these weights from others. For a container it follows from the identity;
     /// for a checkpoint, which is too large to be read for it, from `config.json` and from the
     /// names, headers, sizes and modification times of its weights files and 64 pages of each (all
-    /// of a file of at most 256 KiB). It does not see bytes changed between those pages by something
-    /// that put the time back.
+    /// of a file of at most 256 KiB). It does not see bytes changed between those pages by
+    /// something that put the time back.
     ///
     /// # Errors
     /// If a file cannot be read.
@@ -456,9 +456,10 @@ impl Store {
         }
     }
 
-    /// Digest of the model as far as `operands` go, the same wherever its files lie. For a container
-    /// it follows from the identity; for a checkpoint from `config.json` and the name, type, shape
-    /// and both ends of every tensor that these operands are made of: no other tensor is read.
+    /// Digest of the model as far as `operands` go, the same wherever its files lie. For a
+    /// container it follows from the identity; for a checkpoint from `config.json` and the name,
+    /// type, shape and both ends of every tensor that these operands are made of: no other tensor
+    /// is read.
     ///
     /// # Errors
     /// If a tensor cannot be read.

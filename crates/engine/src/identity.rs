@@ -58,8 +58,8 @@ impl Model {
     /// beyond it. The session may have a larger context than the one that was written.
     ///
     /// # Errors
-    /// [`SnapshotError`](crate::SnapshotError); [`Error::ForeignSession`]. The session is then as it
-    /// was.
+    /// [`SnapshotError`](crate::SnapshotError); [`Error::ForeignSession`]. The session is then as
+    /// it was.
     pub fn restore(&self, session: &mut Session, source: &mut dyn Read) -> Result<(), Error> {
         let identity = self.snapshot_identity(session)?;
         snapshot::read(&identity, session, source)

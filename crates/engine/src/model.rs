@@ -145,10 +145,7 @@ impl Model {
         let report = Report {
             backend: options.backend,
             isa: (options.backend == BackendKind::Cpu).then_some(isa),
-            threads: match options.backend {
-                BackendKind::Cpu => threads,
-                BackendKind::Reference => 1,
-            },
+            threads: need.threads,
             resident_bytes: backend.resident_bytes(),
             workspace_bytes,
             state_bytes_per_token: state::part_bytes_per_token(&program, &options.part) as u64,

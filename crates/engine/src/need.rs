@@ -21,6 +21,8 @@ pub(crate) struct Need {
     /// A page of state for every layer, the least a conversation needs to start. Sessions of a
     /// part have limits of their own.
     state: u64,
+    /// Threads that load and compute.
+    pub(crate) threads: usize,
 }
 
 impl Need {
@@ -49,6 +51,7 @@ impl Need {
         Ok(Need {
             weights,
             loading: weights::most_load_bytes(program, choices, threads)?,
+            threads,
             state,
         })
     }
@@ -62,6 +65,7 @@ impl Need {
             weights,
             loading,
             state,
+            ..
         } = *self;
         let running = workspace.saturating_add(state);
         let reserved = match options.reserved {

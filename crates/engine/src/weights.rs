@@ -94,7 +94,8 @@ pub(crate) fn choose_all(store: &Store, options: &Options) -> Result<Vec<Choice>
 }
 
 /// Gate and up of a unit are computed together, in one encoding: where numbers of two widths are
-/// stored, f32 holds both. All layers are asked, so that the choice is one for all parts of a model.
+/// stored, f32 holds both. All layers are asked, so that the choice is one for all parts of a
+/// model.
 fn pair_up(program: &Program, draft: bool, choices: &mut [Choice]) -> Result<(), Error> {
     let layers = if draft {
         usize::MAX

@@ -216,6 +216,20 @@ fn damaged_normalizer() {
             &["replaces the empty text"],
         ),
         (
+            |t| {
+                t["normalizer"] =
+                    json!({"type": "Replace", "pattern": {"Regex": ""}, "content": "a"});
+            },
+            &["`normalizer`", "replaces the empty text"],
+        ),
+        (
+            |t| {
+                let star = json!({"type": "Replace", "pattern": {"Regex": "y*"}, "content": "a"});
+                t["normalizer"] = json!({"type": "Sequence", "normalizers": [star]});
+            },
+            &["`normalizer.normalizers[0]`", "replaces the empty text"],
+        ),
+        (
             |t| t["normalizer"] = json!({"normalizers": []}),
             &["`normalizer`", "no `type`"],
         ),

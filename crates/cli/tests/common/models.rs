@@ -1,4 +1,5 @@
-//! Models as a stranger might send them: checkpoints of other tensors, containers of other programs.
+//! Models as a stranger might send them: checkpoints of other tensors, containers of other
+//! programs.
 
 use lamella_container::float::{bf16_to_f32, f32_to_bf16};
 use lamella_container::manifest::{FileEntry, Manifest};

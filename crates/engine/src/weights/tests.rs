@@ -1,3 +1,5 @@
+//! Which encodings the maps of a unit take together.
+
 use super::*;
 use std::path::Path;
 
