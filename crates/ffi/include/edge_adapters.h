@@ -1,10 +1,17 @@
 /*
- * The Edge adapters of Lamella's model families. A host calls the registrars of the families it
- * wants, before its first look-up. 0, or -1 if the family is registered already.
+ * The Edge adapters of Lamella's model families.
+ *
+ * A host calls the registrars of the families it wants, before its first look-up. 0, or -1 if the
+ * family is registered already.
+ *
+ * Generated from the Rust sources of liblamella; a test keeps both equal.
  */
 
 #ifndef COLI_EDGE_ADAPTERS_H
 #define COLI_EDGE_ADAPTERS_H
+
+#include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -9,6 +9,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include "edge_runtime.h"
+#include "segment_runtime.h"
 
 /** What a call came to. Numbers keep their meaning; new ones may follow. */
 typedef enum LamellaCode {
@@ -36,6 +38,16 @@ typedef enum LamellaCode {
     LAMELLA_MEMORY = 10,
     /** A bug in the library. */
     LAMELLA_PANIC = 11,
+    /** The model's files are missing, damaged, of another family, or of no kind that runs here. */
+    LAMELLA_MODEL = 12,
+    /** A memory limit is too low; the text has the sum. */
+    LAMELLA_MEMORY_LIMIT = 13,
+    /** The position is not the session's next one. */
+    LAMELLA_POSITION = 14,
+    /** A snapshot is damaged, is of something else, or its stream ended. */
+    LAMELLA_SNAPSHOT = 15,
+    /** Rows, weights or results that are no finite numbers. */
+    LAMELLA_NON_FINITE = 16,
 } LamellaCode;
 
 /**
@@ -43,6 +55,36 @@ typedef enum LamellaCode {
  * `should_cancel`, the flag their `cancel_user_data`.
  */
 typedef struct LamellaCancel LamellaCancel;
+
+/** What was done in a layer range since it was opened. */
+typedef struct LamellaSegmentStatistics {
+    /** `sizeof(LamellaSegmentStatistics)` of whoever reads it. */
+    uint32_t struct_size;
+    /** Zero. */
+    uint32_t reserved_u32;
+    /** Bytes of weights in memory. */
+    uint64_t weight_bytes;
+    /** Bytes of working buffers. */
+    uint64_t workspace_bytes;
+    /** Sessions that live. */
+    uint64_t sessions;
+    /** Runs that succeeded; several sessions run together are one. */
+    uint64_t runs;
+    /** Rows of these runs. */
+    uint64_t rows;
+    /** Runs that were cancelled while they computed. */
+    uint64_t cancelled;
+    /** Runs that failed while they computed. */
+    uint64_t failed;
+    /** Time in which runs computed. */
+    uint64_t run_nanoseconds;
+    /** Time in which runs waited for others of the same engine. */
+    uint64_t wait_nanoseconds;
+    /** Bytes of snapshots that hosts took. */
+    uint64_t snapshot_bytes_written;
+    /** Bytes of snapshots that hosts gave. */
+    uint64_t snapshot_bytes_read;
+} LamellaSegmentStatistics;
 
 #ifdef __cplusplus
 extern "C" {
@@ -98,6 +140,60 @@ int lamella_cancel_poll(void *cancel);
  * `cancel` is NULL or a flag that was not freed and that no call polls.
  */
 void lamella_cancel_free(struct LamellaCancel *cancel);
+
+/**
+ * Writes what was done in an engine. A block longer than ours is zeroed in all its length first.
+ *
+ * `statistics` is NULL or writable for as long as it says; `error` is NULL or `error_size` bytes.
+ */
+int lamella_segment_statistics(const ColiSegmentEngine *engine,
+                               struct LamellaSegmentStatistics *statistics,
+                               char *error,
+                               size_t error_size);
+
+/**
+ * Runs rows of several sessions of one engine in one step, in which the weights, and each expert
+ * that several rows chose, are read once: all of them, or every session stays as it was.
+ * `requests[i]` is what `coli_segment_run` would get for `sessions[i]`; the results are the same.
+ * No buffer may overlap one of another request. The run is cancelled if one callback says so.
+ *
+ * `sessions` and `requests` are NULL or have `count` entries, each as `coli_segment_run` asks;
+ * `error` is NULL or `error_size` bytes.
+ */
+int lamella_segment_run_many(ColiSegmentSession *const *sessions,
+                             const ColiSegmentRunRequest *const *requests,
+                             size_t count,
+                             char *error,
+                             size_t error_size);
+
+/**
+ * Describes an opened layer range as a JSON object: the model, the part, the encodings and
+ * instruction set it runs in, its memory, and what decides its bits.
+ *
+ * `*bytes` becomes the length without the NUL. `text` is NULL exactly when `capacity` is 0, to ask
+ * for the length; a `capacity` that is too small is an error.
+ *
+ * `text` is NULL or `capacity` writable bytes; `bytes` is NULL or writable; `error` is NULL or
+ * `error_size` bytes.
+ */
+int lamella_segment_report(const ColiSegmentEngine *engine,
+                           char *text,
+                           size_t capacity,
+                           size_t *bytes,
+                           char *error,
+                           size_t error_size);
+
+/**
+ * Describes the opened ends of a model, as `lamella_segment_report` does a layer range.
+ *
+ * As `lamella_segment_report`.
+ */
+int lamella_edge_report(const ColiEdgeEngine *engine,
+                        char *text,
+                        size_t capacity,
+                        size_t *bytes,
+                        char *error,
+                        size_t error_size);
 
 #ifdef __cplusplus
 }

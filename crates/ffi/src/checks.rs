@@ -47,6 +47,7 @@ sized! {
     crate::edge::abi::ColiEdgeEmbedRequest: "request",
     crate::edge::abi::ColiEdgeSelectRequest: "request",
     crate::edge::abi::ColiEdgeLogitsRequest: "request",
+    crate::additions::LamellaSegmentStatistics: "statistics",
 }
 
 /// The size that the block at `pointer` says it has, if it reaches as far as we know it.

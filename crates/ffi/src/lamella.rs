@@ -39,6 +39,16 @@ pub enum LamellaCode {
     LAMELLA_MEMORY = 10,
     /// A bug in the library.
     LAMELLA_PANIC = 11,
+    /// The model's files are missing, damaged, of another family, or of no kind that runs here.
+    LAMELLA_MODEL = 12,
+    /// A memory limit is too low; the text has the sum.
+    LAMELLA_MEMORY_LIMIT = 13,
+    /// The position is not the session's next one.
+    LAMELLA_POSITION = 14,
+    /// A snapshot is damaged, is of something else, or its stream ended.
+    LAMELLA_SNAPSHOT = 15,
+    /// Rows, weights or results that are no finite numbers.
+    LAMELLA_NON_FINITE = 16,
 }
 
 /// The code of this thread's last call of a `coli_` function. It says more than -1 does, and why

@@ -10,6 +10,8 @@
 //! refused. The table and the adapters are the one process-wide state of the workspace: the
 //! interface has no other place for them.
 
+pub mod adapters;
+pub mod additions;
 mod boundary;
 mod checks;
 pub mod edge;

@@ -13,11 +13,17 @@ struct Header {
     rules: &'static str,
     sources: &'static [&'static str],
     types: &'static [&'static str],
+    /// Headers it needs.
+    includes: &'static [&'static str],
 }
 
 const RULES: &str = "
 Functions return 0, or -1 after writing a text with a NUL to `error`, which may be NULL with
 size 0. Adapters are registered before the first look-up; look-ups may then come from any thread.";
+
+const REGISTRAR_RULES: &str = "
+A host calls the registrars of the families it wants, before its first look-up. 0, or -1 if the
+family is registered already.";
 
 const HEADERS: &[Header] = &[
     Header {
@@ -26,6 +32,7 @@ const HEADERS: &[Header] = &[
         rules: RULES,
         sources: &["segment/abi.rs", "segment/exports.rs"],
         types: &["ColiSegmentDType"],
+        includes: &[],
     },
     Header {
         name: "edge_runtime",
@@ -33,13 +40,31 @@ const HEADERS: &[Header] = &[
         rules: RULES,
         sources: &["edge/abi.rs", "edge/exports.rs"],
         types: &["ColiEdgeDType"],
+        includes: &[],
     },
     Header {
         name: "lamella",
         about: "What Lamella adds to Segment and Edge. Nothing here is needed to use them.",
         rules: "",
-        sources: &["lamella.rs"],
+        sources: &["lamella.rs", "additions.rs"],
         types: &["LamellaCode"],
+        includes: &["edge_runtime.h", "segment_runtime.h"],
+    },
+    Header {
+        name: "segment_adapters",
+        about: "The Segment adapters of Lamella's model families.",
+        rules: REGISTRAR_RULES,
+        sources: &["adapters/segment_registrars.rs"],
+        types: &[],
+        includes: &[],
+    },
+    Header {
+        name: "edge_adapters",
+        about: "The Edge adapters of Lamella's model families.",
+        rules: REGISTRAR_RULES,
+        sources: &["adapters/edge_registrars.rs"],
+        types: &[],
+        includes: &[],
     },
 ];
 
@@ -80,6 +105,11 @@ fn generated(header: &Header) -> String {
         enumeration: EnumConfig::default(),
         ..Config::default()
     };
+    config.includes = header
+        .includes
+        .iter()
+        .map(|&name| name.to_owned())
+        .collect();
     config.export.include = header.types.iter().map(|&name| name.to_owned()).collect();
     let sources = header
         .sources

@@ -1,5 +1,6 @@
 //! `manifest.json` binds the registry of families to what a release needs of each: a fixture
-//! adapter, registrars in both headers, checkpoints with references, and the oracle that made them.
+//! adapter, registrars of the real ones, checkpoints with references, and the oracle that made
+//! them.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -41,8 +42,22 @@ fn every_family_of_the_registry_is_bound() {
     assert_eq!(bound.len(), known.len(), "a model type is bound twice");
 }
 
+/// The number of the family `id` in the registry.
+fn number_of(id: &str) -> usize {
+    let ids = lamella_families::FAMILY_IDS.iter();
+    let numbers: Vec<usize> = ids
+        .enumerate()
+        .filter(|(_, known)| known.to_str().unwrap() == id)
+        .map(|(number, _)| number)
+        .collect();
+    assert_eq!(numbers.len(), 1, "{id} is no family, or several");
+    numbers[0]
+}
+
 #[test]
 fn every_family_has_a_fixture_and_registrars() {
+    assert_eq!(families().len(), lamella_families::FAMILY_IDS.len());
+    let suites = read("crates/ffi/tests/c/real.c");
     let fixtures = read("crates/ffi/tests/c/fixtures.c");
     let headers = ["segment", "edge"]
         .map(|kind| (kind, read(&format!("crates/ffi/include/{kind}_adapters.h"))));
@@ -52,7 +67,12 @@ fn every_family_has_a_fixture_and_registrars() {
             fixtures.contains(&format!("{{\"{id}\",")),
             "no fixture adapter for {id}"
         );
+        number_of(id);
         for (kind, header) in &headers {
+            assert!(
+                suites.contains(&format!("coli_{id}_{kind}_adapter_register,")),
+                "the real suites do not register {id}"
+            );
             let registrar = format!("int coli_{id}_{kind}_adapter_register(void);");
             assert!(
                 header.contains(&registrar),
@@ -81,6 +101,13 @@ fn every_family_has_checkpoints_with_references_and_their_oracle() {
             assert!(
                 types.contains(&model_type),
                 "{id}: {name} is of type {model_type}"
+            );
+            let dir = root().join("fixtures").join(&name);
+            let store = lamella_container::Store::open(&dir, &lamella_engine::lower).unwrap();
+            let (family, number) = (&store.program().family, number_of(id.as_str().unwrap()));
+            assert!(
+                lamella_families::is_of_family(family, number),
+                "the adapter {id} would refuse {name}, of {family}"
             );
             assert!(
                 root()

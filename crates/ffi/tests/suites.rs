@@ -5,103 +5,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod common;
 
-/// What every source must pass without a word.
-const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-g"];
-/// What a static library of Rust needs.
-#[cfg(target_os = "linux")]
-const SYSTEM: &[&str] = &["-lpthread", "-ldl", "-lm", "-lgcc_s", "-lrt", "-lutil"];
-#[cfg(not(target_os = "linux"))]
-const SYSTEM: &[&str] = &["-lpthread", "-lm"];
-
-fn crate_dir() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Where cargo put the libraries that this test is built with.
-fn library_dir() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.parent().unwrap().to_owned()
-}
-
-fn words(variable: &str) -> Vec<String> {
-    let words = std::env::var(variable).unwrap_or_default();
-    words.split_whitespace().map(str::to_owned).collect()
-}
-
-/// A compiler with what is common to all calls.
-fn compiler(variable: &str, default: &str, standard: &str) -> Command {
-    let mut call = words(variable);
-    if call.is_empty() {
-        call.push(default.to_owned());
-    }
-    let mut command = Command::new(&call[0]);
-    command
-        .args(&call[1..])
-        .args(STRICT)
-        .arg(format!("-std={standard}"));
-    command
-        .arg("-I")
-        .arg(crate_dir().join("include"))
-        .args(words("CFLAGS"));
-    command
-}
-
-fn succeed(command: &mut Command) -> Output {
-    let output = command
-        .output()
-        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{}{}",
-        output.status,
-        text(&output.stdout),
-        text(&output.stderr)
-    );
-    output
-}
-
-/// The program made of `sources`, linked with the static library.
-fn program(compiler: &mut Command, sources: &[&str], into: &Path) -> OsString {
-    let path = into.join(sources[0]).with_extension("out");
-    let sources = sources
-        .iter()
-        .map(|name| crate_dir().join("tests/c").join(name));
-    let library = library_dir().join("liblamella.a");
-    assert!(library.exists(), "cargo left no {}", library.display());
-    succeed(
-        compiler
-            .args(sources)
-            .arg(library)
-            .args(SYSTEM)
-            .arg("-o")
-            .arg(&path),
-    );
-    path.into_os_string()
-}
-
-/// Runs a program, under `LAMELLA_RUNNER` if there is one.
-fn run(program: OsString, arguments: &[&str]) -> String {
-    let mut call: Vec<OsString> = words("LAMELLA_RUNNER")
-        .into_iter()
-        .map(OsString::from)
-        .collect();
-    call.push(program);
-    let output = succeed(Command::new(&call[0]).args(&call[1..]).args(arguments));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Compiles as C99 and as C11, and runs what C11 made.
-fn suite(sources: &[&str], arguments: &[&str]) -> String {
-    let dir = tempfile::tempdir().unwrap();
-    program(&mut compiler("CC", "cc", "c99"), sources, dir.path());
-    let built = program(&mut compiler("CC", "cc", "c11"), sources, dir.path());
-    run(built, arguments)
-}
+use common::{compiler, crate_dir, fixture_names, program, run, succeed, suite};
 
 #[test]
 fn the_contract_holds_over_all_fixtures() {
@@ -133,8 +39,12 @@ fn a_host_written_from_the_published_facts_works() {
         "fixture_state.c",
     ];
     let dir = tempfile::tempdir().unwrap();
-    program(&mut compiler("CC", "cc", "c99"), &sources, dir.path());
-    let host = program(&mut compiler("CC", "cc", "c11"), &sources, dir.path());
+    let compile = |standard| {
+        let mut call = compiler("CC", "cc", standard);
+        program(fixture_names(&mut call), &sources, dir.path())
+    };
+    compile("c99");
+    let host = compile("c11");
     for family in [
         "glm",
         "inkling",
@@ -149,34 +59,6 @@ fn a_host_written_from_the_published_facts_works() {
     }
 }
 
-/// The example needs a model to say something; on a fixture it babbles, two answers for two lines.
-#[test]
-fn the_example_host_chats() {
-    let dir = tempfile::tempdir().unwrap();
-    let example = dir.path().join("host.o");
-    let source = crate_dir().join("../../examples/host.c");
-    succeed(
-        compiler("CC", "cc", "c99")
-            .arg("-c")
-            .arg(source)
-            .arg("-o")
-            .arg(&example),
-    );
-    let sources = ["registrars.c", "fixtures.c", "fixture_state.c"];
-    let host = program(
-        compiler("CC", "cc", "c99").arg(example),
-        &sources,
-        dir.path(),
-    );
-    let lines = dir.path().join("lines");
-    std::fs::write(&lines, "hello\nyou\n").unwrap();
-    let mut call = Command::new(host);
-    call.arg("fixture")
-        .stdin(std::fs::File::open(lines).unwrap());
-    let said = succeed(&mut call).stdout;
-    assert!(said.iter().filter(|&&byte| byte == b'\n').count() >= 2);
-}
-
 #[test]
 fn the_headers_are_cplusplus() {
     let dir = tempfile::tempdir().unwrap();
@@ -185,7 +67,7 @@ fn the_headers_are_cplusplus() {
         let object = dir.path().join(name).with_extension("o");
         let source = crate_dir().join("tests/c").join(name).with_extension("c");
         succeed(
-            compiler("CC", "cc", "c11")
+            fixture_names(&mut compiler("CC", "cc", "c11"))
                 .arg("-c")
                 .arg(source)
                 .arg("-o")
@@ -195,7 +77,8 @@ fn the_headers_are_cplusplus() {
     }
     for standard in ["c++11", "c++20"] {
         let mut call = compiler("CXX", "c++", standard);
-        let built = program(call.args(&objects), &["cpp.cc"], dir.path());
+        let call = fixture_names(&mut call).args(&objects);
+        let built = program(call, &["cpp.cc"], dir.path());
         run(built, &[]);
     }
 }
@@ -444,6 +327,29 @@ fn edge_lines() -> Vec<String> {
     lines
 }
 
+fn statistics_lines() -> Vec<String> {
+    use lamella::additions::LamellaSegmentStatistics;
+    let mut lines = vec![];
+    block!(
+        lines,
+        LamellaSegmentStatistics,
+        struct_size,
+        reserved_u32,
+        weight_bytes,
+        workspace_bytes,
+        sessions,
+        runs,
+        rows,
+        cancelled,
+        failed,
+        run_nanoseconds,
+        wait_nanoseconds,
+        snapshot_bytes_written,
+        snapshot_bytes_read
+    );
+    lines
+}
+
 fn code_lines() -> Vec<String> {
     use lamella::lamella::LamellaCode;
     let mut lines = vec![];
@@ -460,7 +366,12 @@ fn code_lines() -> Vec<String> {
         LamellaCode::LAMELLA_ADAPTER,
         LamellaCode::LAMELLA_CANCELLED,
         LamellaCode::LAMELLA_MEMORY,
-        LamellaCode::LAMELLA_PANIC
+        LamellaCode::LAMELLA_PANIC,
+        LamellaCode::LAMELLA_MODEL,
+        LamellaCode::LAMELLA_MEMORY_LIMIT,
+        LamellaCode::LAMELLA_POSITION,
+        LamellaCode::LAMELLA_SNAPSHOT,
+        LamellaCode::LAMELLA_NON_FINITE
     );
     lines
 }
@@ -468,6 +379,12 @@ fn code_lines() -> Vec<String> {
 #[test]
 fn c_and_rust_see_the_same_layouts_and_constants() {
     let said = suite(&["layout.c"], &[]);
-    let want = [segment_lines(), edge_lines(), code_lines()].concat();
+    let want = [
+        segment_lines(),
+        edge_lines(),
+        statistics_lines(),
+        code_lines(),
+    ]
+    .concat();
     assert_eq!(said.lines().collect::<Vec<_>>(), want);
 }

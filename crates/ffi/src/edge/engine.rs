@@ -17,7 +17,9 @@ pub(crate) struct Engine {
     id: Id,
     /// The adapter as it was when the engine was opened.
     adapter: ColiEdgeAdapter,
-    implementation: *mut c_void,
+    /// Where the adapter is registered.
+    pub(crate) registered: *const ColiEdgeAdapter,
+    pub(crate) implementation: *mut c_void,
     pub(crate) capabilities: ColiEdgeCapabilities,
 }
 
@@ -61,9 +63,9 @@ impl Engine {
         // SAFETY: the caller's contract.
         unsafe { checks::text(report, known.model_dir, "model_dir") }?;
         // SAFETY: the caller's contract.
-        let (id, adapter) = unsafe { EDGE_ADAPTERS.look_up(report, id) }?;
+        let (id, registered) = unsafe { EDGE_ADAPTERS.look_up(report, id) }?;
         // SAFETY: registered adapters live, and were checked.
-        let adapter = unsafe { *adapter };
+        let adapter = unsafe { *registered };
         let Some(open) = adapter.engine_open else {
             return Err(checks::refuse_null(report, "engine_open"));
         };
@@ -77,6 +79,7 @@ impl Engine {
         let engine = Engine {
             id,
             adapter,
+            registered,
             implementation,
             capabilities,
         };

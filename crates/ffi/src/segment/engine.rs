@@ -17,6 +17,8 @@ pub(crate) struct Engine {
     pub(crate) id: Id,
     /// The adapter as it was when the engine was opened.
     pub(crate) adapter: ColiSegmentAdapter,
+    /// Where the adapter is registered.
+    pub(crate) registered: *const ColiSegmentAdapter,
     pub(crate) implementation: *mut c_void,
     pub(crate) capabilities: ColiSegmentCapabilities,
     pub(crate) context_tokens: u32,
@@ -49,9 +51,9 @@ impl Engine {
         // SAFETY: the caller's contract.
         let known = unsafe { check_options(report, options) }?;
         // SAFETY: the caller's contract.
-        let (id, adapter) = unsafe { SEGMENT_ADAPTERS.look_up(report, id) }?;
+        let (id, registered) = unsafe { SEGMENT_ADAPTERS.look_up(report, id) }?;
         // SAFETY: registered adapters live, and were checked.
-        let adapter = unsafe { *adapter };
+        let adapter = unsafe { *registered };
         let Some(open) = adapter.engine_open else {
             return Err(checks::refuse_null(report, "engine_open"));
         };
@@ -65,6 +67,7 @@ impl Engine {
         let engine = Engine {
             id,
             adapter,
+            registered,
             implementation,
             capabilities,
             context_tokens: known.context_tokens,

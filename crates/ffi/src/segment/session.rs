@@ -5,6 +5,7 @@ use super::abi::{
     COLI_SEGMENT_CAP_TOKEN_IDS, ColiSegmentReadFn, ColiSegmentRunRequest,
     ColiSegmentSessionOptions, ColiSegmentWriteFn,
 };
+use crate::adapters::{Conversation, Range, run};
 use crate::boundary::{call_adapter, destroy};
 use crate::checks;
 use crate::lamella::LamellaCode;
@@ -84,13 +85,7 @@ impl Session {
         request: *const ColiSegmentRunRequest,
     ) -> Result<(), Refused> {
         // SAFETY: the caller's contract.
-        let known = unsafe { checks::block(report, request) }?;
-        self.check_rows(report, known)?;
-        self.check_token_ids(report, known)?;
-        self.check_position(report, known)?;
-        let _call = self.begin(report)?;
-        // SAFETY: the host's callback with its own data.
-        unsafe { checks::cancelled(report, known.should_cancel, known.cancel_user_data) }?;
+        let (_, _call) = unsafe { self.admit(report, request) }?;
         let Some(run) = self.engine.adapter.session_run else {
             return Err(checks::refuse_null(report, "session_run"));
         };
@@ -98,6 +93,55 @@ impl Session {
             // SAFETY: the session is the adapter's own, and the request was checked.
             unsafe { run(session, request, error, size) }
         })
+    }
+
+    /// Runs rows of distinct sessions of one engine together.
+    ///
+    /// # Safety
+    /// As [`Session::run`] for each; no buffer overlaps one of another request.
+    pub(crate) unsafe fn run_many(
+        report: &Report,
+        sessions: &[Arc<Session>],
+        requests: &[*const ColiSegmentRunRequest],
+    ) -> Result<(), Refused> {
+        let (mut calls, mut kept) = (Vec::new(), Vec::new());
+        for (session, &request) in sessions.iter().zip(requests) {
+            if !Arc::ptr_eq(&session.engine, &sessions[0].engine) {
+                return Err(report.argument(format_args!("the sessions are of several engines")));
+            }
+            if Range::of(&session.engine).is_none() {
+                return Err(session.unsupported(report, "runs of several sessions"));
+            }
+            // SAFETY: the caller's contract.
+            let (known, call) = unsafe { session.admit(report, request) }?;
+            checks::reserve_one(report, &mut kept)?;
+            kept.push(call);
+            checks::reserve_one(report, &mut calls)?;
+            // SAFETY: an adapter of ours made it, and the session keeps it.
+            calls.push((unsafe { Conversation::of(session.implementation) }, known));
+        }
+        // SAFETY: the caller's contract.
+        unsafe { run(report, &calls) }
+    }
+
+    /// Checks a request and keeps other calls out until it is over.
+    ///
+    /// # Safety
+    /// As [`Session::run`].
+    unsafe fn admit<'a>(
+        &self,
+        report: &Report,
+        request: *const ColiSegmentRunRequest,
+    ) -> Result<(&'a ColiSegmentRunRequest, Call<'_>), Refused> {
+        // SAFETY: the caller's contract.
+        let known = unsafe { checks::block(report, request) }?;
+        self.check_rows(report, known)?;
+        self.check_token_ids(report, known)?;
+        self.check_position(report, known)?;
+        let call = self.begin(report)?;
+        // SAFETY: the host's callback with its own data.
+        unsafe { checks::cancelled(report, known.should_cancel, known.cancel_user_data) }?;
+        Ok((known, call))
     }
 
     /// Writes the session to a stream.
@@ -114,7 +158,7 @@ impl Session {
             return Err(checks::refuse_null(report, "write"));
         }
         let Some(snapshot) = self.engine.adapter.session_snapshot else {
-            return Err(self.unsupported(report));
+            return Err(self.unsupported(report, "snapshots"));
         };
         let _call = self.begin(report)?;
         self.call(report, "writing a snapshot", |session, error, size| {
@@ -137,7 +181,7 @@ impl Session {
             return Err(checks::refuse_null(report, "read"));
         }
         let Some(restore) = self.engine.adapter.session_restore else {
-            return Err(self.unsupported(report));
+            return Err(self.unsupported(report, "snapshots"));
         };
         let _call = self.begin(report)?;
         self.call(report, "restoring a snapshot", |session, error, size| {
@@ -216,9 +260,9 @@ impl Session {
         })
     }
 
-    fn unsupported(&self, report: &Report) -> Refused {
+    fn unsupported(&self, report: &Report, what: &str) -> Refused {
         let id = self.engine.id.as_str();
-        let reason = format_args!("adapter {id} has no snapshots");
+        let reason = format_args!("adapter {id} has no {what}");
         report.refuse(LamellaCode::LAMELLA_UNSUPPORTED, reason)
     }
 }

@@ -181,6 +181,20 @@ static void edge(void) {
 }
 
 static void lamella(void) {
+    SIZE(LamellaSegmentStatistics);
+    FIELD(LamellaSegmentStatistics, struct_size);
+    FIELD(LamellaSegmentStatistics, reserved_u32);
+    FIELD(LamellaSegmentStatistics, weight_bytes);
+    FIELD(LamellaSegmentStatistics, workspace_bytes);
+    FIELD(LamellaSegmentStatistics, sessions);
+    FIELD(LamellaSegmentStatistics, runs);
+    FIELD(LamellaSegmentStatistics, rows);
+    FIELD(LamellaSegmentStatistics, cancelled);
+    FIELD(LamellaSegmentStatistics, failed);
+    FIELD(LamellaSegmentStatistics, run_nanoseconds);
+    FIELD(LamellaSegmentStatistics, wait_nanoseconds);
+    FIELD(LamellaSegmentStatistics, snapshot_bytes_written);
+    FIELD(LamellaSegmentStatistics, snapshot_bytes_read);
     VALUE(LAMELLA_OK);
     VALUE(LAMELLA_ARGUMENT);
     VALUE(LAMELLA_HANDLE);
@@ -193,6 +207,11 @@ static void lamella(void) {
     VALUE(LAMELLA_CANCELLED);
     VALUE(LAMELLA_MEMORY);
     VALUE(LAMELLA_PANIC);
+    VALUE(LAMELLA_MODEL);
+    VALUE(LAMELLA_MEMORY_LIMIT);
+    VALUE(LAMELLA_POSITION);
+    VALUE(LAMELLA_SNAPSHOT);
+    VALUE(LAMELLA_NON_FINITE);
 }
 
 int main(void) {
