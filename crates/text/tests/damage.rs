@@ -237,6 +237,20 @@ fn damaged_normalizer() {
 }
 
 #[test]
+fn patterns_that_the_crate_can_replace_are_left_to_it() {
+    for (pattern, content) in [(" +", "a"), ("$", "a"), ("y*", ""), ("", "")] {
+        let json = tokenizer_with(|t| {
+            t["normalizer"] =
+                json!({"type": "Replace", "pattern": {"Regex": pattern}, "content": content});
+        });
+        let tokenizer = Tokenizer::from_json("tokenizer.json", &json).unwrap();
+        for text in ["a", "a b", "\u{e9} a\n"] {
+            tokenizer.encode(text, false).unwrap();
+        }
+    }
+}
+
+#[test]
 fn damaged_pre_tokenizer() {
     check_tokenizer(&[
         (
