@@ -231,6 +231,7 @@ fn rows_that_cannot_be_are_refused() {
     step_one(&model, &row(1.0, 0.0)).expect("position 0 sees itself");
     step_one(&model, &row(-1.0, 0.0)).expect("or everything");
     for (count, first) in [
+        (0.0, 0.0),
         (1.0, 1.0),
         (2.0, 0.0),
         (0.5, 0.0),

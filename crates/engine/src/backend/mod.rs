@@ -55,7 +55,7 @@ pub(crate) fn split_rows(
         let selected = match carried.split_first() {
             None | Some((&-1.0, _)) => None,
             Some((&count, list)) => {
-                let whole = count.fract() == 0.0 && (0.0..=positions as f32).contains(&count);
+                let whole = count.fract() == 0.0 && (1.0..=positions as f32).contains(&count);
                 let list = whole.then(|| &list[..count as usize]).ok_or_else(wrong)?;
                 let mut least = 0.0;
                 for &place in list {
