@@ -145,7 +145,7 @@ impl Model {
         let report = Report {
             backend: options.backend,
             isa: (options.backend == BackendKind::Cpu).then_some(isa),
-            threads: need.threads,
+            threads,
             resident_bytes: backend.resident_bytes(),
             workspace_bytes,
             state_bytes_per_token: state::part_bytes_per_token(&program, &options.part) as u64,
@@ -412,8 +412,10 @@ fn resolve_context(program: &Program, options: &Options) -> Result<usize, Error>
     Ok(context)
 }
 
+/// Threads that load and compute; the reference backend has one.
 fn resolve_threads(options: &Options) -> Result<usize, Error> {
     match options.threads {
+        None | Some(1..=1024) if options.backend == BackendKind::Reference => Ok(1),
         None => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
         Some(threads @ 1..=1024) => Ok(threads),
         Some(_) => Err(setting("threads", "must be 1 to 1024")),

@@ -21,8 +21,6 @@ pub(crate) struct Need {
     /// A page of state for every layer, the least a conversation needs to start. Sessions of a
     /// part have limits of their own.
     state: u64,
-    /// Threads that load and compute.
-    pub(crate) threads: usize,
 }
 
 impl Need {
@@ -40,10 +38,6 @@ impl Need {
                 BackendKind::Reference => (operand.elements() as u64).saturating_mul(4),
             });
         }
-        let threads = match options.backend {
-            BackendKind::Cpu => threads,
-            BackendKind::Reference => 1,
-        };
         let state = match options.part {
             Part::Whole => first_state(program),
             _ => 0,
@@ -51,7 +45,6 @@ impl Need {
         Ok(Need {
             weights,
             loading: weights::most_load_bytes(program, choices, threads)?,
-            threads,
             state,
         })
     }
@@ -65,7 +58,6 @@ impl Need {
             weights,
             loading,
             state,
-            ..
         } = *self;
         let running = workspace.saturating_add(state);
         let reserved = match options.reserved {

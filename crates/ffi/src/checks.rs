@@ -158,6 +158,63 @@ pub(crate) fn field<const N: usize>(bytes: &[c_char; N]) -> Option<&CStr> {
         .filter(|text| !text.is_empty())
 }
 
+/// What the capability blocks of both interfaces say alike.
+pub(crate) struct Said<'a> {
+    /// What the block says it has, and what it must have.
+    pub(crate) struct_size: [usize; 2],
+    /// As `struct_size`.
+    pub(crate) abi_version: [u32; 2],
+    pub(crate) engine_id: &'a [c_char; 64],
+    /// The id that the engine was opened with.
+    pub(crate) id: &'a str,
+    pub(crate) state_schema: &'a [c_char; 128],
+    pub(crate) numeric_class: &'a [c_char; 96],
+    pub(crate) state_dtype: u32,
+    pub(crate) state_width: u32,
+    pub(crate) num_layers: u32,
+}
+
+impl Said<'_> {
+    /// What is wrong with it.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        let id = field(self.engine_id).map(CStr::to_bytes);
+        first(&[
+            (
+                self.struct_size[0] != self.struct_size[1],
+                "its capabilities have another struct_size",
+            ),
+            (
+                self.abi_version[0] != self.abi_version[1],
+                "its capabilities have another abi_version",
+            ),
+            (
+                id != Some(self.id.as_bytes()),
+                "its capabilities have another engine_id",
+            ),
+            (
+                field(self.state_schema).is_none(),
+                "state_schema is empty or has no end",
+            ),
+            (
+                field(self.numeric_class).is_none(),
+                "numeric_class is empty or has no end",
+            ),
+            (
+                dtype_bytes(self.state_dtype).is_none(),
+                "state_dtype is unknown",
+            ),
+            (self.state_width == 0, "state_width is 0"),
+            (self.num_layers == 0, "num_layers is 0"),
+        ])
+    }
+}
+
+/// The first fault that is there.
+pub(crate) fn first(faults: &[(bool, &'static str)]) -> Option<&'static str> {
+    let found = faults.iter().find(|(wrong, _)| *wrong);
+    found.map(|(_, fault)| *fault)
+}
+
 /// Bytes of a number in a `ColiSegmentDType`, which `ColiEdgeDType` equals.
 pub(crate) fn dtype_bytes(dtype: u32) -> Option<usize> {
     match dtype {

@@ -6,11 +6,11 @@ use super::abi::{
     ColiEdgeEngineOptions, ColiEdgeLogitsRequest, ColiEdgeSelectRequest,
 };
 use crate::boundary::{call_adapter, destroy};
-use crate::checks::{self, field};
+use crate::checks::{self, Said, field};
 use crate::lamella::LamellaCode;
 use crate::registry::{EDGE_ADAPTERS, Id};
 use crate::report::{Refused, Report};
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
 /// An engine of an adapter. Dropping it destroys it there.
 pub(crate) struct Engine {
@@ -92,42 +92,26 @@ impl Engine {
     /// What is wrong with the capabilities.
     fn fault(&self) -> Option<&'static str> {
         let said = &self.capabilities;
-        let id = field(&said.engine_id).map(CStr::to_bytes);
-        let faults = [
-            (
-                said.struct_size as usize != size_of::<ColiEdgeCapabilities>(),
-                "its capabilities have another struct_size",
-            ),
-            (
-                said.abi_version != COLI_EDGE_ABI_VERSION,
-                "its capabilities have another abi_version",
-            ),
-            (
-                id != Some(self.id.as_str().as_bytes()),
-                "its capabilities have another engine_id",
-            ),
-            (
-                field(&said.state_schema).is_none(),
-                "state_schema is empty or has no end",
-            ),
-            (
-                field(&said.numeric_class).is_none(),
-                "numeric_class is empty or has no end",
-            ),
+        let common = Said {
+            struct_size: [said.struct_size as usize, size_of_val(said)],
+            abi_version: [said.abi_version, COLI_EDGE_ABI_VERSION],
+            engine_id: &said.engine_id,
+            id: self.id.as_str(),
+            state_schema: &said.state_schema,
+            numeric_class: &said.numeric_class,
+            state_dtype: said.state_dtype,
+            state_width: said.state_width,
+            num_layers: said.num_layers,
+        };
+        let own = [
             (
                 field(&said.tokenizer_class).is_none(),
                 "tokenizer_class is empty or has no end",
             ),
-            (
-                checks::dtype_bytes(said.state_dtype).is_none(),
-                "state_dtype is unknown",
-            ),
-            (said.state_width == 0, "state_width is 0"),
-            (said.num_layers == 0, "num_layers is 0"),
             (said.vocab_size == 0, "vocab_size is 0"),
         ];
-        let found = faults.iter().find(|(wrong, _)| *wrong);
-        found.map(|(_, fault)| *fault).or_else(|| self.flag_fault())
+        let found = common.fault().or_else(|| checks::first(&own));
+        found.or_else(|| self.flag_fault())
     }
 
     /// Which flag contradicts the callbacks.

@@ -5,11 +5,11 @@ use super::abi::{
     ColiSegmentCapabilities, ColiSegmentEngineOptions,
 };
 use crate::boundary::{call_adapter, destroy};
-use crate::checks::{self, field};
+use crate::checks::{self, Said};
 use crate::lamella::LamellaCode;
 use crate::registry::{Id, SEGMENT_ADAPTERS};
 use crate::report::{Refused, Report};
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::sync::{Mutex, PoisonError};
 
 /// An engine of an adapter. Dropping it destroys it there.
@@ -103,43 +103,24 @@ impl Engine {
     /// What is wrong with the capabilities by themselves.
     fn fault(&self) -> Option<&'static str> {
         let (said, adapter) = (&self.capabilities, &self.adapter);
-        let id = field(&said.engine_id).map(CStr::to_bytes);
         let flagged = said.flags & COLI_SEGMENT_CAP_SNAPSHOT != 0;
         let streams = adapter.session_snapshot.is_some() && adapter.session_restore.is_some();
-        let faults = [
-            (
-                said.struct_size as usize != size_of::<ColiSegmentCapabilities>(),
-                "its capabilities have another struct_size",
-            ),
-            (
-                said.abi_version != COLI_SEGMENT_ABI_VERSION,
-                "its capabilities have another abi_version",
-            ),
-            (
-                id != Some(self.id.as_str().as_bytes()),
-                "its capabilities have another engine_id",
-            ),
-            (
-                field(&said.state_schema).is_none(),
-                "state_schema is empty or has no end",
-            ),
-            (
-                field(&said.numeric_class).is_none(),
-                "numeric_class is empty or has no end",
-            ),
-            (
-                checks::dtype_bytes(said.state_dtype).is_none(),
-                "state_dtype is unknown",
-            ),
-            (said.state_width == 0, "state_width is 0"),
-            (said.num_layers == 0, "num_layers is 0"),
-            (
-                flagged != streams,
-                "the flag SNAPSHOT and the callbacks contradict each other",
-            ),
-        ];
-        let found = faults.iter().find(|(wrong, _)| *wrong);
-        found.map(|(_, fault)| *fault)
+        let common = Said {
+            struct_size: [said.struct_size as usize, size_of_val(said)],
+            abi_version: [said.abi_version, COLI_SEGMENT_ABI_VERSION],
+            engine_id: &said.engine_id,
+            id: self.id.as_str(),
+            state_schema: &said.state_schema,
+            numeric_class: &said.numeric_class,
+            state_dtype: said.state_dtype,
+            state_width: said.state_width,
+            num_layers: said.num_layers,
+        };
+        let own = (
+            flagged != streams,
+            "the flag SNAPSHOT and the callbacks contradict each other",
+        );
+        common.fault().or_else(|| checks::first(&[own]))
     }
 
     /// Counts a session that is about to be created, so that the engine is not closed meanwhile.
