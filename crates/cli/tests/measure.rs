@@ -106,7 +106,7 @@ fn perplexity_of_the_held_out_text() {
             .starts_with("perplexity 1.6518")
     );
     let short = world.run_with_input(&["perplexity", "demo", "-"], "a");
-    short.fails(1, &["too short"]);
+    short.fails(2, &["too short"]);
     world
         .run(["perplexity", "demo", "gone.txt"])
         .fails(1, &["gone.txt"]);

@@ -30,6 +30,7 @@ pub(crate) fn run(
     let tokens = bundle.tokenizer.encode(&text, false)?;
     check_vocabulary(&tokens, model.vocabulary())?;
     check_window(args.window, model.report().context)?;
+    check_length(&tokens, &args.file)?;
     interrupt.poll();
     let mut progress = Progress::new(terminal, "scoring", Unit::Steps);
     let start = Instant::now();
@@ -52,11 +53,6 @@ pub(crate) fn run(
         progress.update(done, tokens.len() as u64);
     }
     progress.finish();
-    anyhow::ensure!(
-        !scores.is_empty(),
-        "{}: too short to be scored",
-        args.file.display()
-    );
     let mean = scores.iter().sum::<f64>() / scores.len() as f64;
     let time = start.elapsed();
     if args.json {
@@ -102,6 +98,18 @@ fn check_vocabulary(tokens: &[u32], vocabulary: usize) -> anyhow::Result<()> {
             "tokenizer.json: token {id} is outside the vocabulary of {vocabulary}"
         ))),
     }
+}
+
+/// A token is scored by those before it, so it takes two.
+fn check_length(tokens: &[u32], file: &Path) -> anyhow::Result<()> {
+    if tokens.len() < 2 {
+        return Err(Failure::usage(format!(
+            "{}: too short to be scored: it has {} of the 2 tokens that takes",
+            file.display(),
+            tokens.len()
+        )));
+    }
+    Ok(())
 }
 
 /// Windows longer than the context could not be read. Their last token is only predicted.
