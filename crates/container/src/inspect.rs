@@ -173,7 +173,7 @@ fn coding_name(slice: &Slice, checkpoint: &Checkpoint) -> Option<String> {
         }
         Some(Coding::TensorFp8 { scale }) => format!("fp8, one {} scale", dtype(scale)),
         Some(Coding::Mxfp4 { .. }) => "mxfp4".to_owned(),
-        Some(Coding::Nvfp4 { .. }) => "nvfp4".to_owned(),
+        Some(Coding::Nvfp4 { .. } | Coding::DividedNvfp4 { .. }) => "nvfp4".to_owned(),
         None => {
             let (info, _) = checkpoint.find(&slice.tensor)?;
             return info.encoding.is_none().then(|| dtype(&slice.tensor));

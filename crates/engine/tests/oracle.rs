@@ -2,18 +2,10 @@
 
 mod common;
 
-use common::{first_list, read, reference_ids, reference_matrix, reference_sequence, repository};
-use lamella_engine::{BackendKind, Error, Model, Options};
+use common::{Measured, measure, repository};
+use lamella_engine::BackendKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-
-/// How a backend fares against a reference.
-struct Measured {
-    /// Largest difference of a logit, over all positions, relative to the largest logit.
-    error: f32,
-    /// Index of the first generated token that another one beats.
-    greedy: Option<usize>,
-}
 
 fn check(fixture: &str, backend: BackendKind) {
     let measured = measure(&repository("fixtures").join(fixture), backend);
@@ -24,34 +16,6 @@ fn check(fixture: &str, backend: BackendKind) {
         greedy, None,
         "{fixture} {backend:?}: a greedy token differs"
     );
-}
-
-fn measure(dir: &Path, backend: BackendKind) -> Result<Measured, Error> {
-    let (vocabulary, reference) = reference_matrix(&dir.join("ref.safetensors"), "logits");
-    let ids = reference_sequence(dir);
-    let prompt = reference_ids(&dir.join("ref.json"), "prompt_ids").len();
-    let greedy = first_list(dir, ["generated_ids", "greedy_ids"]);
-    let options = Options {
-        backend,
-        ..Options::default()
-    };
-    let model = Model::open(dir, &options, &mut |_| {})?;
-    assert_eq!(model.vocabulary(), vocabulary);
-    let mut session = model.session();
-    let logits = read(&model, &mut session, &ids, usize::MAX);
-    assert_eq!(logits.len(), reference.len());
-    assert!(logits.iter().all(|l| l.is_finite()));
-    let scale = reference.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-    let pairs = logits.iter().zip(&reference);
-    let error = pairs.fold(0.0f32, |m, (a, b)| m.max((a - b).abs())) / scale;
-    let differs = |(i, &expected): (usize, &u32)| {
-        let row = &logits[(prompt + i - 1) * vocabulary..(prompt + i) * vocabulary];
-        let all = row.iter().enumerate();
-        let best = all.max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
-        best.map(|b| b.0 as u32) != Some(expected)
-    };
-    let greedy = greedy.iter().enumerate().position(differs);
-    Ok(Measured { error, greedy })
 }
 
 /// One test a family: both backends on each of its fixtures.

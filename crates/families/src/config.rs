@@ -240,6 +240,12 @@ impl<'c> ConfigReader<'c> {
         }
     }
 
+    /// The keys whose values are objects, read or not.
+    pub(crate) fn keys_of_objects(&self) -> Vec<&'c str> {
+        let objects = self.values.iter().filter(|(_, value)| value.is_object());
+        objects.map(|(key, _)| key.as_str()).collect()
+    }
+
     /// Takes over the defects of a nested reader, its unread keys included.
     pub(crate) fn absorb(&mut self, nested: ConfigReader<'c>) {
         self.defects.extend(nested.finish());

@@ -7,6 +7,7 @@
 //! No file is read here and nothing is computed with weights.
 
 mod common;
+mod compressed;
 mod config;
 mod deepseek_v4;
 mod glm;

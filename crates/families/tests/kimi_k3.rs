@@ -455,6 +455,8 @@ fn values_that_cannot_be_used_are_named() {
         linear("kda_layers", json!(6)),
         linear("full_attn_layers", json!([4, 8, 9, 1])),
         linear("full_attn_layers", json!([4, 8])),
+        text("add_cross_attention", json!(true)),
+        text("pruned_heads", json!({"1": [0]})),
         quantised("quant_method", json!("gptq")),
         quantised("format", json!("nvfp4-pack-quantized")),
         quantised("kv_cache_scheme", json!({"num_bits": 8})),
@@ -505,6 +507,8 @@ fn keys_are_needed_known_or_defects() {
     for (key, value) in [
         ("temperature", json!(1.0)),
         ("is_decoder", json!(false)),
+        ("is_encoder_decoder", json!(false)),
+        ("pruned_heads", json!({})),
         ("auto_map", json!({"AutoConfig": "x"})),
         ("head_dim", json!(24)),
         ("rope_theta", json!(10000.0)),

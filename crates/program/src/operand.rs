@@ -103,6 +103,16 @@ pub enum Coding {
         /// Tensor of the outer scales, `[items]`, `[1]` or `[]`.
         global: String,
     },
+    /// The same with divisors in place of the outer scales: `code * scale * (1 / divisor)`, the
+    /// quotient rounded to f32. A tensor that joins several matrices may have a divisor for each.
+    DividedNvfp4 {
+        /// Tensor of the scales, `[.., columns / 16]`.
+        scale: String,
+        /// Tensor of the divisors (f32), `[items, parts]`, `[items, 1]`, `[items]`, `[1]` or `[]`.
+        divisor: String,
+        /// Which part of an item the slice is, and of how many.
+        part: [usize; 2],
+    },
 }
 
 impl Coding {
@@ -111,7 +121,7 @@ impl Coding {
     pub fn per_element(&self) -> usize {
         match self {
             Coding::BlockFp8 { .. } | Coding::TensorFp8 { .. } => 1,
-            Coding::Mxfp4 { .. } | Coding::Nvfp4 { .. } => 2,
+            Coding::Mxfp4 { .. } | Coding::Nvfp4 { .. } | Coding::DividedNvfp4 { .. } => 2,
         }
     }
 
@@ -123,7 +133,27 @@ impl Coding {
             | Coding::TensorFp8 { scale }
             | Coding::Mxfp4 { scale } => vec![scale],
             Coding::Nvfp4 { scale, global } => vec![scale, global],
+            Coding::DividedNvfp4 { scale, divisor, .. } => vec![scale, divisor],
         }
+    }
+
+    /// Shapes that the outer scales, or divisors, of a tensor of `shape` may have, the most telling
+    /// first; none where there are no such.
+    #[must_use]
+    pub fn outer_shapes(&self, shape: &[usize]) -> Vec<Vec<usize>> {
+        let items = match shape {
+            [items, _, _, ..] => Some(*items),
+            _ => None,
+        };
+        let of_items: Vec<Vec<usize>> = match (self, items) {
+            (Coding::Nvfp4 { .. }, Some(n)) => vec![vec![n]],
+            (Coding::DividedNvfp4 { part, .. }, Some(n)) => {
+                vec![vec![n, part[1]], vec![n, 1], vec![n]]
+            }
+            (Coding::Nvfp4 { .. } | Coding::DividedNvfp4 { .. }, None) => Vec::new(),
+            _ => return Vec::new(),
+        };
+        of_items.into_iter().chain([vec![1], vec![]]).collect()
     }
 }
 

@@ -52,7 +52,8 @@ pub(crate) fn parse<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, Er
 }
 
 /// Parses a JSON file that must hold an object. A key that is there twice is an error, at any
-/// depth: which of the two is meant is unknown.
+/// depth: which of the two is meant is unknown. (`families` reads `config.json` by the same rule in
+/// code of its own: neither may depend on the other.)
 pub(crate) fn parse_object(file: &str, text: &str) -> Result<Map<String, Value>, Error> {
     match parse::<Strict>(file, text)?.0 {
         Value::Object(map) => Ok(map),

@@ -11,7 +11,8 @@
 //!   below 2^-133 (scales of 2^-125 and less, which no quantiser of weights emits): they are
 //!   refused, never rounded.
 //! * f32 for everything else: `code * scale`, for NVFP4 `(code * scale) * global`, each product
-//!   rounded to f32. Integers must be exact in f32.
+//!   rounded to f32; of a divisor `global` is the reciprocal, rounded too. Integers must be exact
+//!   in f32.
 //!
 //! A result that is no finite number is an error that names tensor and place. Rows are decoded a
 //! window at a time; nothing grows with the tensor.
@@ -69,9 +70,8 @@ impl Element {
             (Some(Coding::BlockFp8 { .. } | Coding::TensorFp8 { .. }), "F8_E4M3") => {
                 Some(Element::E4m3)
             }
-            (Some(Coding::Mxfp4 { .. } | Coding::Nvfp4 { .. }), "U8" | "I8" | "F4") => {
-                Some(Element::E2m1)
-            }
+            (Some(Coding::BlockFp8 { .. } | Coding::TensorFp8 { .. }), _) => None,
+            (Some(_), "U8" | "I8" | "F4") => Some(Element::E2m1),
             _ => None,
         }
     }

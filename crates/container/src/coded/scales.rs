@@ -13,12 +13,16 @@ use lamella_program::operand::Coding;
 pub(super) struct Grid {
     location: Location,
     pub(super) kind: Scale,
+    /// Dimensions of the tensor.
+    dims: usize,
     /// Scales in a row of the grid.
     cols: usize,
     /// Columns of the weights that share a scale.
     pub(super) group: usize,
     /// Rows of the weights that share a row of the grid.
     rows: u64,
+    /// The column whose reciprocals are the scales, where the grid holds divisors.
+    divisors: Option<usize>,
 }
 
 /// What a scale is stored as.
@@ -95,23 +99,44 @@ pub(super) fn grids(
             let grid = find(scale, &[E8m0], &[rows_of(slice.cols().div_ceil(32))])?;
             (Some(grid.shared(32, 1)), None)
         }
-        Coding::Nvfp4 { scale, global } => {
+        Coding::Nvfp4 {
+            scale,
+            global: outer,
+        }
+        | Coding::DividedNvfp4 {
+            scale,
+            divisor: outer,
+            ..
+        } => {
             let grid = find(scale, &[E4m3], &[rows_of(slice.cols().div_ceil(16))])?;
-            let mut shapes = vec![vec![1], vec![]];
-            if let [items, _, ..] = leading {
-                shapes.push(vec![*items]);
-            }
-            let outer = find(global, &[F32], &shapes)?;
-            // One for each item of the leading dimension, unless there is one in all.
-            let items = (outer.location.length / 4).max(1);
-            let each = leading.iter().product::<usize>() as u64 / items;
-            let outer = Grid { cols: 1, ..outer }.shared(usize::MAX, each);
-            (Some(grid.shared(16, 1)), Some(outer))
+            let outer = find(outer, &[F32], &coding.outer_shapes(shape))?;
+            (Some(grid.shared(16, 1)), Some(outer.outer(coding, leading)))
         }
     })
 }
 
 impl Grid {
+    /// The same grid as outer scales in `coding`, for rows with these leading dimensions.
+    fn outer(self, coding: &Coding, leading: &[usize]) -> Grid {
+        let (columns, divisors) = match coding {
+            // Where the parts of an item share a divisor, there is one column.
+            Coding::DividedNvfp4 { part, .. } => match self.dims {
+                2 => (self.cols, Some(part[0].min(self.cols.saturating_sub(1)))),
+                _ => (1, Some(0)),
+            },
+            _ => (1, None),
+        };
+        // A row for each item of the leading dimension, unless there is one in all.
+        let items = (self.location.length / 4 / columns.max(1) as u64).max(1);
+        let each = leading.iter().product::<usize>() as u64 / items;
+        let outer = Grid {
+            cols: columns,
+            divisors,
+            ..self
+        };
+        outer.shared(usize::MAX, each)
+    }
+
     /// The same grid, each scale for `group` columns, each row for `rows` rows of the weights.
     fn shared(self, group: usize, rows: u64) -> Grid {
         let (group, rows) = (group.max(1), rows.max(1));
@@ -144,9 +169,11 @@ fn find_grid(
     Ok(Grid {
         location,
         kind,
+        dims: info.shape.len(),
         cols: info.shape.last().copied().unwrap_or(1),
         group: 1,
         rows: 1,
+        divisors: None,
     })
 }
 
@@ -193,6 +220,11 @@ impl Rows {
         }
         self.cols = grid.cols;
         grid.kind.widen(&self.raw, &mut self.values);
+        if let Some(column) = grid.divisors {
+            let divisors = self.values.chunks_exact(grid.cols.max(1));
+            self.values = divisors.map(|row| 1.0 / row[column]).collect();
+            self.cols = 1;
+        }
         Ok(())
     }
 

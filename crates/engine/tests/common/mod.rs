@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-use lamella_engine::{Cancel, Logits, Model, Options, Session, Span};
+use lamella_engine::{BackendKind, Cancel, Error, Logits, Model, Options, Session, Span};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -82,4 +82,41 @@ pub(crate) fn read(model: &Model, session: &mut Session, tokens: &[u32], chunk: 
 /// The bits, for comparisons that must not round.
 pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
+}
+
+/// How a backend fares against a reference.
+pub(crate) struct Measured {
+    /// Largest difference of a logit, over all positions, relative to the largest logit.
+    pub(crate) error: f32,
+    /// Index of the first generated token that another one beats.
+    pub(crate) greedy: Option<usize>,
+}
+
+/// Reads the whole reference sequence of a checkpoint, beside which its reference is.
+pub(crate) fn measure(dir: &Path, backend: BackendKind) -> Result<Measured, Error> {
+    let (vocabulary, reference) = reference_matrix(&dir.join("ref.safetensors"), "logits");
+    let ids = reference_sequence(dir);
+    let prompt = reference_ids(&dir.join("ref.json"), "prompt_ids").len();
+    let greedy = first_list(dir, ["generated_ids", "greedy_ids"]);
+    let options = Options {
+        backend,
+        ..Options::default()
+    };
+    let model = Model::open(dir, &options, &mut |_| {})?;
+    assert_eq!(model.vocabulary(), vocabulary);
+    let mut session = model.session();
+    let logits = read(&model, &mut session, &ids, usize::MAX);
+    assert_eq!(logits.len(), reference.len());
+    assert!(logits.iter().all(|l| l.is_finite()));
+    let scale = reference.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+    let pairs = logits.iter().zip(&reference);
+    let error = pairs.fold(0.0f32, |m, (a, b)| m.max((a - b).abs())) / scale;
+    let differs = |(i, &expected): (usize, &u32)| {
+        let row = &logits[(prompt + i - 1) * vocabulary..(prompt + i) * vocabulary];
+        let all = row.iter().enumerate();
+        let best = all.max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
+        best.map(|b| b.0 as u32) != Some(expected)
+    };
+    let greedy = greedy.iter().enumerate().position(differs);
+    Ok(Measured { error, greedy })
 }

@@ -41,7 +41,7 @@ impl Lowering<'_> {
         let key_value_norm = norm("key_value_norm", "kv_norm", g.head_dim);
         let sinks = self.table.operands.vector(
             &format!("{own}.sinks"),
-            format!("{tensor}.attn_sink"),
+            self.spelling.of_vendor(&format!("{tensor}.attn_sink")),
             g.heads,
         );
         CompressedAttention {
@@ -100,7 +100,7 @@ impl Lowering<'_> {
             position: self.table.operands.matrix(
                 &format!("{own}.position"),
                 Role::Kernel,
-                format!("{tensor}.ape"),
+                self.spelling.of_vendor(&format!("{tensor}.ape")),
                 [ratio, channels],
             ),
             value: self.linear(&format!("{own}.value"), &format!("{tensor}.wkv"), shape),
@@ -147,7 +147,8 @@ impl Lowering<'_> {
 
     /// A linear map that is the whole of `tensor`, named without `.weight`.
     pub(super) fn linear(&mut self, name: &str, tensor: &str, shape: [usize; 2]) -> Linear {
-        self.table.linear(name, format!("{tensor}.weight"), shape)
+        let tensor = self.spelling.of_vendor(&format!("{tensor}.weight"));
+        self.table.linear(name, tensor, shape)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The mixtures of experts.
 
-use super::{EXPERTS, Lowering};
+use super::Lowering;
 use lamella_program::Role;
 use lamella_program::block::{GatedActivation, GatedUnit, Routed, Router, Scoring, WeightRule};
 
@@ -17,29 +17,25 @@ impl Lowering<'_> {
         let weight = self.table.matrix(
             &format!("{name}.router"),
             Role::Router,
-            format!("{gate}.weight"),
+            self.spelling.of_vendor(&format!("{gate}.weight")),
             [e.count, c.hidden],
         );
+        let spelling = self.spelling;
         let operands = &mut self.table.operands;
         let hash_table = hashed.then(|| {
             operands.matrix(
                 &format!("{name}.router.table"),
                 Role::Table,
-                format!("{gate}.tid2eid"),
+                spelling.of_vendor(&format!("{gate}.tid2eid")),
                 [c.vocabulary, e.top_k],
             )
         });
         let selection_bias = (!hashed).then(|| {
             let name = format!("{name}.router.selection_bias");
-            operands.vector(&name, format!("{gate}.bias"), e.count)
+            let bias = spelling.of_vendor(&format!("{gate}.bias"));
+            operands.vector(&name, bias, e.count)
         });
-        let source =
-            |expert: usize, matrix: &str| format!("{tensor}{EXPERTS}{expert}.{matrix}.weight");
-        let unit = self.table.numbered_experts(
-            &format!("{name}.experts"),
-            source,
-            [e.count, e.width, c.hidden],
-        );
+        let unit = self.experts(&format!("{name}.experts"), &format!("{tensor}.ffn.experts"));
         let activation = GatedActivation::ClampedSilu { limit: e.limit };
         let shared = self.shared(name, tensor);
         Routed {
@@ -64,15 +60,27 @@ impl Lowering<'_> {
         }
     }
 
+    /// The routed experts that the vendor keeps under `vendor`.
+    fn experts(&mut self, name: &str, vendor: &str) -> GatedUnit {
+        let e = &self.config.experts;
+        let shape = [e.count, e.width, self.config.hidden];
+        let tensor = self.spelling.of_vendor(vendor);
+        if tensor != vendor {
+            return self.table.experts(name, &tensor, shape);
+        }
+        let source = |expert: usize, matrix: &str| format!("{vendor}.{expert}.{matrix}.weight");
+        self.table.numbered_experts(name, source, shape)
+    }
+
     /// The unit that every token visits.
     fn shared(&mut self, name: &str, tensor: &str) -> GatedUnit {
         let c = self.config;
-        let width = c.experts.width;
+        let (width, spelling) = (c.experts.width, self.spelling);
         let mut matrix = |end: &str, source: &str, shape| {
             self.table.matrix(
                 &format!("{name}.shared.{end}"),
                 Role::Linear,
-                format!("{tensor}.ffn.shared_experts.{source}.weight"),
+                spelling.of_vendor(&format!("{tensor}.ffn.shared_experts.{source}.weight")),
                 shape,
             )
         };

@@ -10,6 +10,7 @@ mod attention;
 mod config;
 mod draft;
 mod experts;
+mod names;
 mod rotation;
 mod schedule;
 
@@ -23,14 +24,15 @@ use lamella_program::program::{
     Boundary, Dims, Entry, Exit, PROGRAM_VERSION, StreamReduction, UnusedComponent,
 };
 use lamella_program::{OperandId, Program, Role, TensorInfo};
+use names::{Spelling, scale_of};
 use schedule::Plan;
 
 /// The element type of FP8 codes.
 const FP8: &str = "F8_E4M3";
 /// The element types that stand for two FP4 codes.
 const FP4: [&str; 3] = ["I8", "U8", "F4"];
-/// Part of the name of every routed expert.
-const EXPERTS: &str = ".ffn.experts.";
+/// Parts of the names of routed experts.
+const EXPERTS: [&str; 2] = [".ffn.experts.", ".mlp.experts."];
 
 /// Lowers a DeepSeek V4 checkpoint.
 pub(crate) fn lower(
@@ -42,6 +44,7 @@ pub(crate) fn lower(
     let unused = draft::copies(&sources, &config);
     let lowering = Lowering {
         config: &config,
+        spelling: Spelling::of(&sources),
         table: Builder::new(&sources, coding(&sources, config.block)),
     };
     Ok(lowering.program(unused))
@@ -50,15 +53,16 @@ pub(crate) fn lower(
 /// The coding of a matrix, by its element type. Of one with scales whose type says nothing (it is
 /// missing, or it is wrong), the other experts tell.
 fn coding<'a>(sources: &'a Sources<'a>, block: [usize; 2]) -> impl Fn(&str) -> Option<Coding> + 'a {
-    let experts_in_fp8 = |name: &str| name.contains(EXPERTS) && sources.dtype(name) == Some(FP8);
+    let is_expert = |name: &str| EXPERTS.iter().any(|part| name.contains(part));
+    let experts_in_fp8 = |name: &str| is_expert(name) && sources.dtype(name) == Some(FP8);
     let fp8_experts = !sources.names(experts_in_fp8).is_empty();
     move |tensor| {
-        let scale = format!("{}scale", tensor.strip_suffix("weight")?);
+        let scale = scale_of(tensor)?;
         let fp4 = match sources.dtype(tensor) {
             Some(FP8) => false,
             Some(dtype) if FP4.contains(&dtype) => true,
             _ if !sources.has(&scale) => return None,
-            _ => tensor.contains(EXPERTS) && !fp8_experts,
+            _ => is_expert(tensor) && !fp8_experts,
         };
         Some(match fp4 {
             true => Coding::Mxfp4 { scale },
@@ -70,6 +74,8 @@ fn coding<'a>(sources: &'a Sources<'a>, block: [usize; 2]) -> impl Fn(&str) -> O
 /// A checkpoint on its way to a program.
 struct Lowering<'a> {
     config: &'a Config,
+    /// How the checkpoint spells what is named here as the vendor does.
+    spelling: Spelling,
     table: Builder<'a>,
 }
 
@@ -78,7 +84,8 @@ impl Lowering<'_> {
         let c = self.config;
         let mut table = |name: &str, role, source: &str| {
             let shape = [c.vocabulary, c.hidden];
-            self.table.matrix(name, role, source.to_owned(), shape)
+            let source = self.spelling.of_vendor(source);
+            self.table.matrix(name, role, source, shape)
         };
         let embedding = table("embedding", Role::Embedding, "embed.weight");
         let head = table("head", Role::Head, "head.weight");
@@ -196,6 +203,7 @@ impl Lowering<'_> {
 
     /// A norm over `len` values.
     fn norm(&mut self, name: &str, tensor: String, len: usize) -> RmsNorm {
+        let tensor = self.spelling.of_vendor(&tensor);
         self.table.operands.norm(name, tensor, len, self.config.eps)
     }
 
@@ -203,16 +211,18 @@ impl Lowering<'_> {
     fn maps(&mut self, name: &str, tensor: &str, rows: usize, scales: usize) -> [OperandId; 3] {
         let c = self.config;
         let operands = &mut self.table.operands;
+        let [function, base, scale] =
+            ["fn", "base", "scale"].map(|end| self.spelling.of_vendor(&format!("{tensor}_{end}")));
         [
             operands.matrix(
                 &format!("{name}.function"),
                 // Kept in f32, as routers are: it steers whole streams.
                 Role::Router,
-                format!("{tensor}_fn"),
+                function,
                 [rows, c.streams.count * c.hidden],
             ),
-            operands.vector(&format!("{name}.base"), format!("{tensor}_base"), rows),
-            operands.vector(&format!("{name}.scale"), format!("{tensor}_scale"), scales),
+            operands.vector(&format!("{name}.base"), base, rows),
+            operands.vector(&format!("{name}.scale"), scale, scales),
         ]
     }
 }

@@ -67,12 +67,10 @@ pub(super) struct Index {
 }
 
 /// Keys that change nothing here. `head_dim` and `num_key_value_heads` describe no head of latent
-/// attention, `ep_size` and `pretraining_tp` distribute training, and
-/// `index_share_for_mtp_iteration` spares a draft head that follows itself its selection.
+/// attention, `ep_size` and `pretraining_tp` distribute training.
 const INERT: &[&str] = &[
     "ep_size",
     "head_dim",
-    "index_share_for_mtp_iteration",
     "num_key_value_heads",
     "pretraining_tp",
 ];
@@ -89,6 +87,11 @@ impl Config {
         sources: &Sources<'_>,
     ) -> Result<Config, Rejected> {
         c.ignore(INERT);
+        // Whether a draft head that follows itself keeps its first selection of positions. It never
+        // does here: what it guesses is checked, so only its luck could change, and choosing anew
+        // costs one indexer a guess where the pass that checks the guesses runs one in every layer
+        // that selects. Up to as many tokens as are selected there is no difference.
+        let _ = c.optional_flag("index_share_for_mtp_iteration");
         require_fixed(c);
         let hidden = c.count("hidden_size", MAX_WIDTH);
         let heads = c.count("num_attention_heads", MAX_HEADS);

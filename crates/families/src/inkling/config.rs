@@ -1,5 +1,6 @@
 //! What `config.json` says, in both spellings: the published one and that of re-exports.
 
+use super::codes::Codes;
 use super::drafts::{self, Drafts};
 use crate::config::{
     ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
@@ -63,6 +64,8 @@ pub(super) struct Config {
     /// The normed hidden state is divided by it.
     pub(super) width_multiplier: f64,
     pub(super) drafts: Drafts,
+    /// Which tensors are codes.
+    pub(super) codes: Codes,
 }
 
 /// Which of the two attentions and of the two feed-forward blocks a layer has.
@@ -95,12 +98,17 @@ impl Config {
         text.ignore_inert();
         text.ignore(INERT);
         let drafts = drafts::settle(&mut text, drafts, sources);
+        let codes = Codes::read(c, &mut text);
         let config = Config::read_text(&mut text);
         let config = config.and_then(|mut config| {
             config.drafts = drafts?;
+            config.codes = codes?;
             config.check_size(&mut text, sources)
         });
         c.absorb(text);
+        if let Ok(config) = &config {
+            config.codes.check(c, sources, config.layers.len());
+        }
         config
     }
 
@@ -158,6 +166,7 @@ impl Config {
             eps,
             width_multiplier,
             drafts: Drafts::default(),
+            codes: Codes::default(),
         };
         config.check_geometry(c)?;
         Ok(config)

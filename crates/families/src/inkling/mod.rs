@@ -7,6 +7,7 @@
 //! by its root; gate and up rows alternate in every stack; the shared experts compete for weight
 //! with the chosen ones, by raw logits, while a bias takes part in the choice only.
 
+mod codes;
 mod config;
 mod drafts;
 mod parts;
@@ -17,7 +18,6 @@ use crate::config::{ConfigReader, Rejected};
 use crate::sources::Sources;
 use config::{Config, Kind};
 use lamella_program::block::{Block, Ffn, Layer, Mixer, Residual, RmsNorm, ShortConvolution};
-use lamella_program::operand::Coding;
 use lamella_program::program::{Boundary, Dims, Entry, Exit, PROGRAM_VERSION};
 use lamella_program::{Program, Role, Slice, TensorInfo};
 
@@ -31,28 +31,12 @@ pub(crate) fn lower(
 ) -> Result<Program, Rejected> {
     let sources = Sources::new(tensors);
     let config = Config::read(reader, &sources)?;
-    let builder = Builder::new(&sources, |tensor| coding(&sources, tensor));
+    let builder = Builder::new(&sources, |tensor| config.codes.coding(&sources, tensor));
     Ok(Lowering {
         config: &config,
         b: builder,
     }
     .program())
-}
-
-/// FP4 stacks of experts are told from BF16 ones by their element type: releases leave some layers
-/// as they were trained. Where the type is no answer, their scales are.
-fn coding(sources: &Sources<'_>, tensor: &str) -> Option<Coding> {
-    let scale = format!("{tensor}.scale");
-    let in_codes = match sources.dtype(tensor) {
-        Some("U8") => true,
-        Some("BF16" | "F16" | "F32") => false,
-        _ => sources.has(&scale),
-    };
-    let stack = parts::EXPERTS.iter().any(|end| tensor.ends_with(end));
-    (stack && in_codes).then(|| Coding::Nvfp4 {
-        scale,
-        global: format!("{tensor}.scale2"),
-    })
 }
 
 /// A checkpoint on its way to a program.
@@ -66,7 +50,10 @@ impl Lowering<'_> {
         let c = self.config;
         let table = [c.vocabulary, c.hidden];
         let mut matrix = |name: &str, role, tensor: &str| {
-            let tensor = format!("model.llm.{tensor}.weight");
+            let map = format!("model.llm.{tensor}");
+            let tensor = c
+                .codes
+                .tensor(self.b.sources, &map, format!("{map}.weight"));
             self.b.matrix(name, role, tensor, table)
         };
         let embedding = matrix("embedding", Role::Embedding, "embed");

@@ -2,9 +2,10 @@
 
 use super::Lowering;
 use lamella_program::block::{
-    Attention, GatedActivation, GatedUnit, KeyValueConvolutions, PositionScaling, QkNorm,
+    Attention, GatedActivation, GatedUnit, KeyValueConvolutions, Linear, PositionScaling, QkNorm,
     QkNormScope, RelativeBias, Routed, Router, Scoring, Span, WeightRule,
 };
+use lamella_program::operand::Coding;
 use lamella_program::{OperandId, Role, Slice};
 
 /// Ends of the names of the stacks of experts: gate and up rows alternating, and down.
@@ -14,6 +15,10 @@ pub(super) const SHARED: [&str; 2] = [
     "mlp.shared_experts.shared_w13_weight",
     "mlp.shared_experts.shared_w2_weight",
 ];
+/// Which of the matrices that a tensor joins each one is, and of how many.
+const GATE: [usize; 2] = [0, 2];
+const UP: [usize; 2] = [1, 2];
+const DOWN: [usize; 2] = [0, 1];
 
 impl Lowering<'_> {
     pub(super) fn attention(&mut self, name: &str, tensor: &str, local: bool) -> Attention {
@@ -22,9 +27,11 @@ impl Lowering<'_> {
         let (heads, head_dim) = (geometry.heads, geometry.head_dim);
         let (queries, keys) = (heads * head_dim, geometry.kv_heads * head_dim);
         let mut linear = |end: &str, source: &str, shape| {
-            let name = format!("{name}.attention.{end}");
-            self.b
-                .linear(&name, format!("{tensor}.{source}.weight"), shape)
+            self.linear(
+                &format!("{name}.attention.{end}"),
+                &format!("{tensor}.{source}"),
+                shape,
+            )
         };
         let query = linear("query", "wq_du", [queries, c.hidden]);
         let key = linear("key", "wk_dv", [keys, c.hidden]);
@@ -86,9 +93,9 @@ impl Lowering<'_> {
             true => (c.local.heads, c.window),
             false => (c.global.heads, c.bias_extent),
         };
-        let query = self.b.linear(
+        let query = self.linear(
             &format!("{name}.attention.bias_query"),
-            format!("{tensor}.wr_du.weight"),
+            &format!("{tensor}.wr_du"),
             [heads * c.bias_rank, c.hidden],
         );
         let projection = self.b.matrix(
@@ -108,10 +115,7 @@ impl Lowering<'_> {
     pub(super) fn dense(&mut self, name: &str, tensor: &str) -> GatedUnit {
         let (width, hidden) = (self.config.dense_width, self.config.hidden);
         let stack = Stack {
-            tensors: [
-                format!("{tensor}.mlp.w13_dn.weight"),
-                format!("{tensor}.mlp.w2_md.weight"),
-            ],
+            tensors: ["w13_dn", "w2_md"].map(|map| self.stored(&format!("{tensor}.mlp.{map}"))),
             items: None,
             width,
             hidden,
@@ -149,14 +153,20 @@ impl Lowering<'_> {
             scale: Some(c.route_scale),
             learned_scale: Some(vector("scale", "global_scale", 1)),
         };
-        let stack = |ends: [&str; 2], items| Stack {
-            tensors: ends.map(|end| format!("{tensor}.{end}")),
+        let stack = |tensors: [String; 2], items| Stack {
+            tensors,
             items: Some(items),
             width: c.expert_width,
             hidden: c.hidden,
         };
-        let unit = self.experts(&format!("{name}.experts"), &stack(EXPERTS, c.experts));
-        let shared = stack(SHARED, c.shared);
+        let routed = EXPERTS.map(|end| {
+            let map = format!("{tensor}.{end}");
+            c.codes.tensor(self.b.sources, &map, map.clone())
+        });
+        let routed = stack(routed, c.experts);
+        let unit = self.experts(&format!("{name}.experts"), &routed);
+        let shared = SHARED.map(|end| format!("{tensor}.{end}"));
+        let shared = stack(shared, c.shared);
         Routed {
             router,
             experts: c.experts,
@@ -171,42 +181,61 @@ impl Lowering<'_> {
 
     /// Unit number `item` of a stack as a resident one.
     fn unit(&mut self, name: &str, stack: &Stack, item: usize) -> GatedUnit {
-        let mut add = |end: &str, shape: [usize; 2], slice| {
-            let (name, parts) = (format!("{name}.{end}"), vec![vec![slice]]);
+        let mut add = |end: &str, shape: [usize; 2], slice, part| {
+            let parts = vec![vec![self.in_codes(slice, part)]];
+            let name = format!("{name}.{end}");
             self.b.operands.parts(&name, Role::Linear, &shape, parts)
         };
         let (inner, outer) = ([stack.width, stack.hidden], [stack.hidden, stack.width]);
         silu_unit(
-            add("gate", inner, stack.inner(item, 0)),
-            add("up", inner, stack.inner(item, 1)),
-            add("down", outer, stack.outer(item)),
+            add("gate", inner, stack.inner(item, 0), GATE),
+            add("up", inner, stack.inner(item, 1), UP),
+            add("down", outer, stack.outer(item), DOWN),
             stack.width,
         )
+    }
+
+    /// A linear map of the checkpoint called `map`, without bias.
+    fn linear(&mut self, name: &str, map: &str, shape: [usize; 2]) -> Linear {
+        let tensor = self.stored(map);
+        self.b.linear(name, tensor, shape)
+    }
+
+    /// The tensor that holds the matrix called `map`.
+    fn stored(&self, map: &str) -> String {
+        let plain = format!("{map}.weight");
+        self.config.codes.tensor(self.b.sources, map, plain)
+    }
+
+    /// The slice as it is stored; `part` of the matrices that its tensor joins.
+    fn in_codes(&self, plain: Slice, part: [usize; 2]) -> Slice {
+        let coded = self.b.slice(plain.tensor.clone(), &plain.tensor_shape);
+        let (tensor_shape, mut coding) = (coded.tensor_shape, coded.coding);
+        if let Some(Coding::DividedNvfp4 { part: own, .. }) = &mut coding {
+            *own = part;
+        }
+        Slice {
+            tensor_shape,
+            coding,
+            ..plain
+        }
     }
 
     /// All units of a stack as routed experts, which may be in codes.
     fn experts(&mut self, name: &str, stack: &Stack) -> GatedUnit {
         let items = stack.items.unwrap_or(1);
         let (width, hidden) = (stack.width, stack.hidden);
-        let mut add = |end: &str, rows, cols, part: &dyn Fn(usize) -> Slice| {
-            let slices = (0..items).map(|item| {
-                let plain = part(item);
-                let coded = self.b.slice(plain.tensor.clone(), &plain.tensor_shape);
-                let (tensor_shape, coding) = (coded.tensor_shape, coded.coding);
-                vec![Slice {
-                    tensor_shape,
-                    coding,
-                    ..plain
-                }]
-            });
+        let mut add = |end: &str, [rows, cols]: [usize; 2], part, of: &dyn Fn(usize) -> Slice| {
+            let slices = (0..items).map(|item| vec![self.in_codes(of(item), part)]);
             let (name, parts) = (format!("{name}.{end}"), slices.collect());
             let shape = [items, rows, cols];
             self.b.operands.parts(&name, Role::Expert, &shape, parts)
         };
+        let (inner, outer) = ([width, hidden], [hidden, width]);
         silu_unit(
-            add("gate", width, hidden, &|item| stack.inner(item, 0)),
-            add("up", width, hidden, &|item| stack.inner(item, 1)),
-            add("down", hidden, width, &|item| stack.outer(item)),
+            add("gate", inner, GATE, &|item| stack.inner(item, 0)),
+            add("up", inner, UP, &|item| stack.inner(item, 1)),
+            add("down", outer, DOWN, &|item| stack.outer(item)),
             width,
         )
     }

@@ -1,6 +1,7 @@
 //! The keys of a Kimi K3 configuration.
 
 use crate::common::check_size;
+use crate::compressed::{MXFP4, Scheme};
 use crate::config::{
     ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
     Rejected,
@@ -17,11 +18,9 @@ const MAX_SHARED: usize = 64;
 /// Keys that older exporters write for every model and that change nothing here: how text is
 /// sampled, and what only models with an encoder have.
 const EXPORTED_KEYS: &[&str] = &[
-    "add_cross_attention",
     "auto_map",
     "bad_words_ids",
     "begin_suppress_tokens",
-    "cross_attention_hidden_size",
     "decoder_start_token_id",
     "diversity_penalty",
     "do_sample",
@@ -31,7 +30,6 @@ const EXPORTED_KEYS: &[&str] = &[
     "forced_bos_token_id",
     "forced_eos_token_id",
     "is_decoder",
-    "is_encoder_decoder",
     "length_penalty",
     "max_length",
     "min_length",
@@ -41,14 +39,12 @@ const EXPORTED_KEYS: &[&str] = &[
     "num_return_sequences",
     "output_scores",
     "prefix",
-    "pruned_heads",
     "remove_invalid_values",
     "repetition_penalty",
     "return_dict_in_generate",
     "suppress_tokens",
     "temperature",
     "tf_legacy_loss",
-    "tie_encoder_decoder",
     "top_k",
     "top_p",
     "typical_p",
@@ -198,6 +194,16 @@ fn read_fixed(c: &mut ConfigReader<'_>) {
     c.require_if_present("topk_group", &json!(1));
     c.require_if_present("num_nextn_predict_layers", &json!(0));
     c.require_if_present("tie_word_embeddings", &json!(false));
+    // What older exporters write for every model, and what would be another one.
+    for key in [
+        "add_cross_attention",
+        "is_encoder_decoder",
+        "tie_encoder_decoder",
+    ] {
+        c.require_if_present(key, &json!(false));
+    }
+    c.require_if_present("cross_attention_hidden_size", &json!(null));
+    c.require_if_present("pruned_heads", &json!({}));
     // Nothing rotates, so a base changes nothing; a scaling method might change score scales.
     c.require_if_present("rope_scaling", &json!(null));
     // With one group, grouped selection is plain selection. Neither kind of attention has heads of
@@ -326,47 +332,12 @@ fn read_pattern(
 }
 
 /// Checks that `quantization_config`, where there is one, means MXFP4 weights. Which matrices are
-/// in it is decided by the tensors themselves.
+/// in it is decided by the tensors themselves: the published list of those left alone leaves out
+/// some that are in BF16.
 fn read_quantisation(c: &mut ConfigReader<'_>) {
-    let Ok(Some(mut q)) = c.object("quantization_config") else {
-        return;
-    };
-    q.require("quant_method", &json!("compressed-tensors"));
-    q.require("format", &json!(MXFP4_FORMAT));
-    q.require_if_present("quantization_status", &json!("compressed"));
-    q.require_if_present("kv_cache_scheme", &json!(null));
-    // A list of matrices left as they are, and a statistic.
-    q.ignore(&["ignore", "global_compression_ratio", "version"]);
-    if let Ok(Some(mut groups)) = q.object("config_groups") {
-        if let Ok(Some(mut group)) = groups.object("group_0") {
-            group.require_if_present("format", &json!(MXFP4_FORMAT));
-            group.require_if_present("input_activations", &json!(null));
-            group.require_if_present("output_activations", &json!(null));
-            group.require_if_present("targets", &json!(["Linear"]));
-            if let Ok(Some(mut weights)) = group.object("weights") {
-                read_weight_coding(&mut weights);
-                group.absorb(weights);
-            }
-            groups.absorb(group);
-        }
-        q.absorb(groups);
+    if let Ok(Some(mut q)) = c.object("quantization_config") {
+        q.require("quant_method", &json!("compressed-tensors"));
+        let _ = Scheme::read(&mut q, &[MXFP4]);
+        c.absorb(q);
     }
-    c.absorb(q);
-}
-
-/// How compressed-tensors names two E2M1 codes a byte with an E8M0 scale for 32 of them.
-const MXFP4_FORMAT: &str = "mxfp4-pack-quantized";
-
-fn read_weight_coding(weights: &mut ConfigReader<'_>) {
-    weights.require("num_bits", &json!(4));
-    weights.require("type", &json!("float"));
-    weights.require("group_size", &json!(32));
-    weights.require_if_present("strategy", &json!("group"));
-    weights.require_if_present("symmetric", &json!(true));
-    weights.require_if_present("dynamic", &json!(false));
-    weights.require_if_present("scale_dtype", &json!("torch.uint8"));
-    weights.require_if_present("actorder", &json!(null));
-    weights.require_if_present("block_structure", &json!(null));
-    // How the scales were found, and the type of zero points, which a symmetric code has not.
-    weights.ignore(&["observer", "observer_kwargs", "zp_dtype"]);
 }

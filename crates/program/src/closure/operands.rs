@@ -84,7 +84,10 @@ fn slice_fault(slice: &Slice) -> Option<String> {
             "is no matrix, which scale blocks need"
         }
         Coding::Mxfp4 { .. } if !cols.is_multiple_of(32) => "has columns without a scale for 32",
-        Coding::Nvfp4 { .. } if !cols.is_multiple_of(16) => "has columns without a scale for 16",
+        Coding::Nvfp4 { .. } | Coding::DividedNvfp4 { .. } if !cols.is_multiple_of(16) => {
+            "has columns without a scale for 16"
+        }
+        Coding::DividedNvfp4 { part, .. } if part[0] >= part[1] => "has no such part",
         _ => return None,
     };
     Some(format!("tensor {} {fault}", slice.tensor))

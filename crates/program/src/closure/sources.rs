@@ -98,7 +98,7 @@ impl<'p, 't> Sources<'p, 't, '_> {
                 FP8.contains(&tensor.dtype.as_str())
             }
             Some(Coding::Mxfp4 { .. }) => FP4.contains(&tensor.dtype.as_str()),
-            Some(Coding::Nvfp4 { .. }) => tensor.dtype == "U8",
+            Some(Coding::Nvfp4 { .. } | Coding::DividedNvfp4 { .. }) => tensor.dtype == "U8",
         };
         if !usable {
             self.element_type(&slice.tensor, tensor);
@@ -138,13 +138,18 @@ impl<'p, 't> Sources<'p, 't, '_> {
             Coding::Mxfp4 { scale } => {
                 self.scale(operand, scale, &["U8", "F8_E8M0"], &by_columns(32))
             }
-            Coding::Nvfp4 { scale, global } => {
-                let mut shapes = one;
-                if let [items, _, _, ..] = slice.tensor_shape[..] {
-                    shapes.insert(0, vec![items]);
-                }
+            Coding::Nvfp4 {
+                scale,
+                global: outer,
+            }
+            | Coding::DividedNvfp4 {
+                scale,
+                divisor: outer,
+                ..
+            } => {
+                let shapes = coding.outer_shapes(&slice.tensor_shape);
                 let inner = self.scale(operand, scale, &["F8_E4M3"], &by_columns(16));
-                self.scale(operand, global, &["F32"], &shapes) && inner
+                self.scale(operand, outer, &["F32"], &shapes) && inner
             }
         }
     }
@@ -216,6 +221,6 @@ fn kind(coding: &Coding) -> &'static str {
         Coding::BlockFp8 { .. } => "FP8 blocks",
         Coding::TensorFp8 { .. } => "FP8",
         Coding::Mxfp4 { .. } => "MXFP4",
-        Coding::Nvfp4 { .. } => "NVFP4",
+        Coding::Nvfp4 { .. } | Coding::DividedNvfp4 { .. } => "NVFP4",
     }
 }

@@ -119,6 +119,37 @@ fn every_coding_has_its_types_and_shapes() {
 }
 
 #[test]
+fn divisors_are_one_for_each_part_or_for_several() {
+    let divided = |part| Coding::DividedNvfp4 {
+        scale: "scale".to_owned(),
+        divisor: "divisor".to_owned(),
+        part,
+    };
+    let case = |part, shape: &[usize]| {
+        let scales = [
+            ("scale", "F8_E4M3", &[4, 10, 3][..]),
+            ("divisor", "F32", shape),
+        ];
+        defects(&coded(&[4, 10, 24], divided(part), "U8", &scales))
+    };
+    for shape in [&[4, 2][..], &[4, 1], &[4], &[1], &[]] {
+        assert_eq!(case([1, 2], shape), []);
+    }
+    for shape in [&[2, 4][..], &[4, 3], &[2], &[4, 2, 1], &[0]] {
+        let found = case([1, 2], shape);
+        assert!(
+            matches!(&found[..], [Defect::TensorShape { expected, .. }] if *expected == [4, 2]),
+            "{found:?}"
+        );
+    }
+    for part in [[2, 2], [0, 0]] {
+        let found = case(part, &[4, 1]);
+        let text = found.iter().map(ToString::to_string).collect::<String>();
+        assert!(text.contains("has no such part"), "{text}");
+    }
+}
+
+#[test]
 fn types_that_count_codes_have_twice_the_columns() {
     for dtype in ["F4", "F4_E2M1"] {
         let mut case = coded(&[40, 32], mxfp4(), dtype, &[("scale", "U8", &[40, 2])]);
