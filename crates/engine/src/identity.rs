@@ -9,6 +9,7 @@ use crate::weights::Choice;
 use lamella_kernels::RECIPE;
 use lamella_program::Program;
 use lamella_program::closure::draft_operands;
+use std::borrow::Cow;
 use std::io::{Read, Write};
 use std::sync::PoisonError;
 
@@ -17,13 +18,18 @@ use std::sync::PoisonError;
 /// number of threads and any instruction set. Draft heads decide no result.
 pub(crate) fn numeric_class(program: &Program, choices: &[Choice], backend: BackendKind) -> String {
     let mut hasher = blake3::Hasher::new_derive_key("lamella numeric class v1");
-    let main = Program {
-        draft: None,
-        ..program.clone()
+    let main = match program.draft {
+        None => Cow::Borrowed(program),
+        Some(_) => Cow::Owned(Program {
+            draft: None,
+            ..program.clone()
+        }),
     };
-    let json = serde_json::to_vec(&main).expect("a program has nothing that JSON cannot hold");
-    hasher.update(&(json.len() as u64).to_le_bytes());
-    hasher.update(&json);
+    // Twice, since the text of a large model is long and nothing else needs it in memory.
+    let mut length = Length(0);
+    write_json(&main, &mut length);
+    hasher.update(&length.0.to_le_bytes());
+    write_json(&main, &mut hasher);
     let draft = draft_operands(program);
     for (id, choice) in (0..).map(lamella_program::OperandId).zip(choices) {
         if !draft.contains(&id) {
@@ -33,6 +39,24 @@ pub(crate) fn numeric_class(program: &Program, choices: &[Choice], backend: Back
     }
     let digest = hasher.finalize().to_hex();
     format!("{}.{RECIPE}/{}", backend.name(), &digest[..32])
+}
+
+/// Counts what is written.
+struct Length(u64);
+
+impl Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn write_json(program: &Program, sink: &mut dyn Write) {
+    serde_json::to_writer(sink, program).expect("a program has nothing that JSON cannot hold");
 }
 
 impl Model {
@@ -51,7 +75,8 @@ impl Model {
     /// [`SnapshotError`](crate::SnapshotError); [`Error::ForeignSession`].
     pub fn snapshot(&self, session: &Session, sink: &mut dyn Write) -> Result<(), Error> {
         let identity = self.snapshot_identity(session)?;
-        Ok(snapshot::write(&identity, session, sink)?)
+        let threads = self.report().threads;
+        Ok(snapshot::write(&identity, session, sink, threads)?)
     }
 
     /// Replaces the state of `session` by the snapshot that `source` holds, and reads not a byte
@@ -62,7 +87,7 @@ impl Model {
     /// it was.
     pub fn restore(&self, session: &mut Session, source: &mut dyn Read) -> Result<(), Error> {
         let identity = self.snapshot_identity(session)?;
-        snapshot::read(&identity, session, source)
+        snapshot::read(&identity, session, source, self.report().threads)
     }
 
     fn snapshot_identity(&self, session: &Session) -> Result<Identity, Error> {

@@ -5,6 +5,12 @@ use crate::error::Error;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ptr::NonNull;
 
+/// Most bytes of a page of the system.
+const PAGE_BYTES: usize = match cfg!(any(target_arch = "x86", target_arch = "x86_64")) {
+    true => 4 << 10,
+    false => 64 << 10,
+};
+
 /// Zeroed memory straight from the system, aligned to a page, on huge pages where offered.
 ///
 /// Weights live in it: one mapping an operand, given back on drop.
@@ -19,6 +25,12 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
+    /// Bytes of memory that a buffer of `length` bytes takes: whole pages.
+    #[must_use]
+    pub fn taken(length: usize) -> u64 {
+        (length as u64).next_multiple_of(PAGE_BYTES as u64)
+    }
+
     /// `length` zero bytes.
     ///
     /// # Errors
@@ -143,6 +155,8 @@ mod tests {
         buffer[4999] = 7;
         assert_eq!(buffer[4999], 7);
         assert!(Buffer::zeroed(0).expect("empty").is_empty());
+        assert!(Buffer::taken(0) == 0 && Buffer::taken(1) == PAGE_BYTES as u64);
+        assert_eq!(Buffer::taken(2 * PAGE_BYTES), 2 * PAGE_BYTES as u64);
     }
 
     #[test]

@@ -226,15 +226,23 @@ fn why_not(target: Encoding, stored: &[Encoding], policy: SourcePolicy) -> Strin
     }
 }
 
-/// Bytes the operand takes in memory, all items.
+/// Bytes of memory the operand takes, all items.
 ///
 /// # Errors
 /// [`Error::Setting`] if the size overflows.
-pub(crate) fn resident_bytes(operand: &Operand, choice: Choice) -> Result<usize, Error> {
+pub(crate) fn mapped_bytes(operand: &Operand, choice: Choice) -> Result<u64, Error> {
+    resident_bytes(operand, choice).map(Buffer::taken)
+}
+
+/// Bytes the operand has, all items.
+fn resident_bytes(operand: &Operand, choice: Choice) -> Result<usize, Error> {
     item_bytes(operand, choice)?
         .checked_mul(operand.items())
         .ok_or_else(|| too_large(operand))
 }
+
+/// Most bytes of the windows through which a checkpoint's codes, and rows far apart, are read.
+const WINDOWS: u64 = 2 << 20;
 
 /// Bytes that loading one item takes for a while, beside its place: what [`load`] allocates.
 fn load_bytes(operand: &Operand, choice: Choice) -> Result<u64, Error> {
@@ -253,7 +261,8 @@ fn load_bytes(operand: &Operand, choice: Choice) -> Result<u64, Error> {
     };
     let values = (operand.item_elements() as u64).saturating_mul(4);
     let packs = layout == Layout::Packed && stored == resident;
-    Ok(match () {
+    let windows = WINDOWS.min(values.saturating_mul(2));
+    let own = match () {
         () if packs && stored.is_tiled() => 0,
         () if packs && operand.role.may_quantise() => bytes(stored)?,
         () if layout == Layout::Packed && resident.is_compiled() => bytes(stored)? + values,
@@ -261,7 +270,24 @@ fn load_bytes(operand: &Operand, choice: Choice) -> Result<u64, Error> {
         () => bytes(stored)?
             .saturating_add(values.saturating_mul(2))
             .saturating_add(bytes(resident)?),
-    })
+    };
+    Ok(own.saturating_add(windows))
+}
+
+/// Bytes of the list of operands that stays, and of the list of items while they are loaded.
+pub(crate) fn list_bytes(program: &Program, choices: &[Choice]) -> [u64; 2] {
+    let items = count_items(program, choices) as u64;
+    [
+        (choices.len() * (size_of::<Loaded>() + size_of::<Choice>())) as u64,
+        items.saturating_mul(size_of::<Mutex<Job<'_>>>() as u64),
+    ]
+}
+
+/// Items to load.
+fn count_items(program: &Program, choices: &[Choice]) -> usize {
+    let operands = program.operands.iter().zip(choices);
+    let held = operands.filter(|(_, choice)| choice.layout != Layout::Absent);
+    held.fold(0, |sum, (operand, _)| sum.saturating_add(operand.items()))
 }
 
 /// Most bytes that loading takes beside the operands themselves, with `threads` threads.
@@ -429,9 +455,14 @@ impl Loaded {
         unsafe { std::slice::from_raw_parts(self.data.as_ptr().cast::<f32>(), count) }
     }
 
-    /// Bytes held.
+    /// Bytes it has.
     pub(crate) fn bytes(&self) -> u64 {
         self.data.len() as u64
+    }
+
+    /// Bytes of memory it takes.
+    pub(crate) fn mapped(&self) -> u64 {
+        Buffer::taken(self.data.len())
     }
 }
 
@@ -457,7 +488,7 @@ pub(crate) fn load_all(
         });
     }
     let total = loaded.iter().map(Loaded::bytes).sum();
-    let mut jobs = Vec::new();
+    let mut jobs = Vec::with_capacity(count_items(store.program(), choices));
     for (index, l) in loaded.iter_mut().enumerate() {
         if l.item_bytes == 0 {
             continue;

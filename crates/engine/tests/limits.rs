@@ -1,10 +1,13 @@
-//! Limits of a part and of its sessions are exact, and what is allocated stays within them. Alone
-//! in its process: it counts allocations.
+//! Limits of a model or a part of it and of its sessions are exact, and what is allocated stays
+//! within them: while it is opened, in its first steps and later. Alone in its process: it counts
+//! allocations.
 
 mod common;
 
 use common::{open, reference_sequence, repository};
-use lamella_engine::{Cancel, Error, Model, Options, Part, RowSpan, Session};
+use lamella_container::Store;
+use lamella_engine::{Cancel, Error, Model, Options, Part, RowSpan, Session, lower};
+use lamella_program::Encoding;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -119,6 +122,94 @@ fn limits_are_exact_and_kept() {
         assert!(text.contains(&format!("= {engine} bytes")), "{text}");
         let model = open(&dir, &options(Some(engine)));
         session_limits(fixture, &model, &ids);
+    }
+    // Not a test of its own: the counts are those of the process.
+    for fixture in FAMILIES {
+        openings(fixture);
+    }
+}
+
+/// Opens a fixture whole and in parts, with one thread and with several, in its own encoding and
+/// quantised at load, each at the smallest limit.
+fn openings(fixture: &str) {
+    let dir = repository("fixtures").join(fixture);
+    let layers = open(&dir, &Options::default()).program().layers.len();
+    let parts = [Part::Whole, Part::Layers(1..layers), Part::Ends];
+    for part in parts {
+        for (threads, want) in [
+            (1, None),
+            (3, None),
+            (2, Some(Encoding::Q8)),
+            (1, Some(Encoding::Q4)),
+        ] {
+            let options = Options {
+                threads: Some(threads),
+                step_rows: 16,
+                part: part.clone(),
+                context: Some(256),
+                want,
+                ..Options::default()
+            };
+            opening(fixture, &options);
+        }
+    }
+}
+
+/// Opening at the smallest limit never holds more than that, and neither do the first steps beside
+/// the limit of their session.
+fn opening(fixture: &str, options: &Options) {
+    let dir = repository("fixtures").join(fixture);
+    let place = format!("{fixture}, {:?}, {:?}", options.part, options.want);
+    let within = |limit| Options {
+        memory_limit: Some(limit),
+        ..options.clone()
+    };
+    let least = smallest_told(|limit| Model::open(&dir, &within(limit), &mut |_| {}).map(|_| ()));
+    // Outside the limit: what describes the model, which the store holds already, and the program
+    // once more.
+    let store = Store::open(&dir, &lower).expect("the files are sound");
+    let (description, _) = peak_of(|| store.program().clone());
+    let before = HELD.load(Ordering::Relaxed);
+    let (peak, model) =
+        peak_of(|| Model::open_store(store, &within(least), &mut |_| {}).expect("it fits"));
+    let mapped = model.report().resident_bytes as i64;
+    assert!(
+        peak + mapped - description <= least as i64,
+        "{place}: opening holds {peak} + {mapped} mapped - {description}, of {least}"
+    );
+    if !matches!(options.part, Part::Layers(_)) {
+        return;
+    }
+    let held = HELD.load(Ordering::Relaxed) - before;
+    let ids: Vec<u32> = (0..40).collect();
+    let state = model.session_bytes(256) as i64;
+    let row = 4 * model.program().row_width() as i64;
+    let (grown, _) = peak_of(|| {
+        let mut session = model.session_within(256, None).expect("there is a context");
+        feed(&model, &mut session, &ids, 16);
+    });
+    let all = held + mapped - description + grown - state - 2 * 16 * row;
+    assert!(
+        all <= least as i64,
+        "{place}: running holds {all} of {least}"
+    );
+}
+
+/// The limit that the text of a refusal says is enough, once it is.
+fn smallest_told(accepts: impl Fn(u64) -> Result<(), Error>) -> u64 {
+    let mut limit = 1024;
+    loop {
+        let error = match accepts(limit) {
+            Ok(()) => return limit,
+            Err(error) => error.to_string(),
+        };
+        let told = error
+            .split_once(" = ")
+            .and_then(|(_, rest)| rest.split(' ').next());
+        let told = told.and_then(|word| word.parse().ok());
+        let told: u64 = told.unwrap_or_else(|| panic!("{error}"));
+        assert!(told > limit, "{error}");
+        limit = told;
     }
 }
 

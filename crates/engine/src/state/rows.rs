@@ -44,8 +44,18 @@ impl PagedRows {
         }
     }
 
+    /// Values of a row.
+    pub(super) fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Rows that `tokens` tokens have in all.
+    pub(super) fn rows_for(&self, tokens: usize) -> usize {
+        tokens / self.per
+    }
+
     fn pages_for(&self, tokens: usize) -> usize {
-        (tokens / self.per).div_ceil(PAGE)
+        self.rows_for(tokens).div_ceil(PAGE)
     }
 
     /// Makes room for `tokens` tokens in all.
@@ -59,10 +69,14 @@ impl PagedRows {
     /// Makes room for one more page.
     fn reserve_page(&mut self) {
         if self.held == self.pages.len() {
-            let page = vec![0.0; self.width * PAGE].into_boxed_slice();
-            self.pages.push(page);
+            self.pages.push(self.new_page());
         }
         self.held += 1;
+    }
+
+    /// A page of zeros.
+    pub(super) fn new_page(&self) -> Page {
+        vec![0.0; self.width * PAGE].into_boxed_slice()
     }
 
     pub(super) fn begin(&mut self) {
@@ -152,25 +166,21 @@ impl PagedRows {
         (self.width * PAGE * 4) as u64
     }
 
-    /// Rows like these without a page, to be filled by [`restore_page`](Self::restore_page) for
-    /// `tokens` tokens in a context of `context`.
-    pub(super) fn restoring(&self, tokens: usize, context: usize) -> PagedRows {
-        let rows = PagedRows::new(self.width, self.per, self.keep, context);
-        PagedRows {
-            first: self.needed_pages(tokens).start,
-            ..rows
-        }
-    }
-
-    /// The next of the pages that `tokens` tokens need, new and zeroed; `None` after the last.
-    pub(super) fn restore_page(&mut self, tokens: usize) -> Option<&mut [f32]> {
-        let page = self.first + self.held;
-        if page >= self.needed_pages(tokens).end {
-            return None;
-        }
-        self.reserve_page();
-        self.held_before = self.held;
-        Some(self.page_mut(page))
+    /// Rows like these for `tokens` tokens in a context of `context`, in the next of `pages`: those
+    /// of [`needed_pages`](Self::needed_pages).
+    pub(super) fn restored(
+        &self,
+        tokens: usize,
+        context: usize,
+        pages: &mut impl Iterator<Item = Page>,
+    ) -> PagedRows {
+        let mut rows = PagedRows::new(self.width, self.per, self.keep, context);
+        let needed = self.needed_pages(tokens);
+        rows.first = needed.start;
+        rows.pages.extend(pages.take(needed.len()));
+        rows.held = rows.pages.len();
+        rows.held_before = rows.held;
+        rows
     }
 
     pub(super) fn bytes(&self) -> u64 {

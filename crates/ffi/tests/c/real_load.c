@@ -192,9 +192,11 @@ enum { THREADS = 8, SESSIONS = 64 };
 typedef struct Worker {
     const Model *model;
     ColiSegmentEngine *engine;
+    /* Its own flag, and that of the worker whom it disturbs. */
+    LamellaCancel *cancel, *other;
     double until;
     uint32_t random;
-    unsigned long deeds;
+    unsigned long deeds, cancelled;
 } Worker;
 
 /* A conversation of a worker, and what it was at a time. */
@@ -225,7 +227,7 @@ static void renew(Worker *worker, Talk *talk) {
     talk->position = 0;
 }
 
-/* Runs some rows, now and then until a callback has enough of it. */
+/* Runs some rows, now and then until a callback has enough of it or another thread says so. */
 static void go_on(Worker *worker, Talk *talk, float *out) {
     const Model *model = worker->model;
     const uint32_t left = model->total - talk->position;
@@ -243,11 +245,17 @@ static void go_on(Worker *worker, Talk *talk, float *out) {
     patience.most = roll(worker, 4) ? -1 : (long)roll(worker, 9);
     request.should_cancel = loses;
     request.cancel_user_data = &patience;
+    if (roll(worker, 2)) {
+        lamella_cancel_reset(worker->cancel);
+        request.should_cancel = lamella_cancel_poll;
+        request.cancel_user_data = worker->cancel;
+    }
     if (coli_segment_run(talk->session, &request, NULL, 0) == 0) {
         CHECK(as_expected(model, talk->position, rows, out));
         talk->position += rows;
     } else {
         CHECK(lamella_last_error_code() == LAMELLA_CANCELLED);
+        worker->cancelled++;
     }
 }
 
@@ -268,6 +276,9 @@ static void deed(Worker *worker, Talk *talk, float *out) {
         break;
     case 2:
         if (roll(worker, 8) == 0) renew(worker, talk);
+        break;
+    case 3:
+        lamella_cancel_raise(worker->other);
         break;
     default:
         go_on(worker, talk, out);
@@ -294,19 +305,25 @@ static void *work(void *user) {
 void suite_hammer(const Model *model, double seconds) {
     static Worker workers[THREADS];
     pthread_t threads[THREADS];
-    unsigned long deeds = 0;
+    LamellaCancel *flags[THREADS];
+    unsigned long deeds = 0, cancelled = 0;
     ColiSegmentEngine *engine = range_open(model, 0, model->ends.num_layers);
     const double until = now() + seconds;
+    for (int i = 0; i < THREADS; i++) CHECK((flags[i] = lamella_cancel_new()) != NULL);
     for (int i = 0; i < THREADS; i++) {
-        Worker worker = {model, engine, until, 7u * (uint32_t)i + 1, 0};
+        Worker worker = {model, engine, flags[i], flags[(i + 1) % THREADS], until,
+                         7u * (uint32_t)i + 1, 0, 0};
         workers[i] = worker;
         CHECK(pthread_create(&threads[i], NULL, work, &workers[i]) == 0);
     }
     for (int i = 0; i < THREADS; i++) {
         CHECK(pthread_join(threads[i], NULL) == 0);
         deeds += workers[i].deeds;
+        cancelled += workers[i].cancelled;
     }
+    for (int i = 0; i < THREADS; i++) lamella_cancel_free(flags[i]);
     CHECK(deeds > SESSIONS);
-    printf("%s: %lu calls in %d sessions on %d threads\n", model->family, deeds, SESSIONS, THREADS);
+    printf("%s: %lu calls in %d sessions on %d threads, %lu cancelled\n", model->family, deeds,
+           SESSIONS, THREADS, cancelled);
     OK(coli_segment_engine_close(engine, ERROR));
 }

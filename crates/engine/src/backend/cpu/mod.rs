@@ -279,7 +279,7 @@ impl Core {
 
 impl Backend for Cpu {
     fn resident_bytes(&self) -> u64 {
-        self.core.weights.iter().map(Loaded::bytes).sum()
+        self.core.weights.iter().map(Loaded::mapped).sum()
     }
 
     fn embed(&mut self, segments: &[Segment], tokens: &[u32]) {

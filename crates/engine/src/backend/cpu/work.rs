@@ -367,7 +367,8 @@ fn scratch_per_thread(program: &Program, context: usize) -> usize {
     KvShape::attend_scratch(context).max(mixers::scratch_floats(program, context))
 }
 
-/// Bytes [`Work::new`] allocates, and the buffer for the logits of several spans.
+/// Bytes [`Work::new`] allocates, those of convolution weights in another order, and the buffer for
+/// the logits of several spans.
 pub(crate) fn workspace_bytes(program: &Program, part: &Part, shape: Shape) -> u64 {
     let Shape {
         step_rows,
@@ -398,8 +399,9 @@ pub(crate) fn workspace_bytes(program: &Program, part: &Part, shape: Shape) -> u
         + 2 * w.latent
         + w.experts
         + ropes;
-    // Chosen experts (8 bytes), their rows, weights and identities; pages of a segment.
-    let routes = w.top_k * (8 + 4 + 4 + 4) + size_of::<SharedPages>();
+    // Chosen experts (8 bytes), their rows, weights and identities; pages of a segment; whose row it
+    // is, and its token.
+    let routes = w.top_k * (8 + 4 + 4 + 4) + size_of::<SharedPages>() + 4 + 4;
     let quantised = QuantisedRows::bytes(1, w.widest_input()).unwrap_or(0)
         + QuantisedRows::bytes(1, w.hidden.max(w.latent)).unwrap_or(0) * w.top_k
         + QuantisedRows::bytes(1, w.inner().div_ceil(w.top_k.max(1))).unwrap_or(0) * w.top_k.max(1);
@@ -407,5 +409,14 @@ pub(crate) fn workspace_bytes(program: &Program, part: &Part, shape: Shape) -> u
     let scratch = (threads * scratch_per_thread(program, context) * 4) as u64;
     let logits = step_rows.min(LOGITS_TOGETHER) * program.exit.logits * 4;
     let mixers = mixers::Scratch::bytes(program, step_rows) as u64;
-    per_row * step_rows as u64 + scratch + mixers + (w.experts * 12 + logits) as u64
+    let rest = w.experts * 12 + 4 + logits + taps_bytes(program, part);
+    per_row * step_rows as u64 + scratch + mixers + rest as u64
+}
+
+/// Bytes of the weights of convolutions, which are there twice.
+fn taps_bytes(program: &Program, part: &Part) -> usize {
+    let used = part_operands(program, part);
+    let operands = (0..).map(OperandId).zip(&program.operands);
+    let taps = operands.filter(|(id, o)| o.role == Role::Kernel && used.contains(id));
+    taps.map(|(_, operand)| 4 * operand.elements()).sum()
 }

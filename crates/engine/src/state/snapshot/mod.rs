@@ -12,15 +12,17 @@
 //! last digest has been checked. Pages are written as the backend lays them out, which is part of
 //! the numeric class.
 
+mod arrival;
 mod chunks;
 mod header;
 
-use super::{Item, PagedRows, Session};
+use super::Page;
+use super::{Item, Session};
 use crate::error::Error;
-use chunks::{ChunkReader, ChunkWriter};
+use arrival::{Arrival, Reader, Take, Values};
+use chunks::APART;
 use header::Header;
 pub use header::SNAPSHOT_VERSION;
-use lamella_kernels::any_non_finite;
 use std::io::{Read, Write};
 use std::ops::Range;
 use zerocopy::IntoBytes;
@@ -94,7 +96,10 @@ pub enum SnapshotError {
     Meaning(String),
 }
 
-/// Writes `session` to `sink`.
+/// Values that are read at once into a place, as many as a page may have.
+const VALUES: usize = 128 << 10;
+
+/// Writes `session` to `sink`, with the help of another thread if there are several.
 ///
 /// # Errors
 /// [`SnapshotError::Write`].
@@ -102,6 +107,7 @@ pub(crate) fn write(
     identity: &Identity,
     session: &Session,
     sink: &mut dyn Write,
+    threads: usize,
 ) -> Result<(), SnapshotError> {
     let position = session.position;
     let header = Header {
@@ -116,22 +122,24 @@ pub(crate) fn write(
     };
     let (bytes, digest) = header.encode();
     sink.write_all(&bytes).map_err(SnapshotError::Write)?;
-    let mut payload = ChunkWriter::new(sink, &digest);
+    let mut parts = Vec::new();
     for item in session.items() {
         if let Some(rows) = item.paged() {
-            for page in rows.needed_pages(position) {
-                payload.write(rows.page(page).as_bytes())?;
-            }
+            let pages = rows.needed_pages(position);
+            parts.extend(pages.map(|page| rows.page(page).as_bytes()));
         }
-        if let Some(fixed) = item.fixed() {
-            payload.write(fixed.values().as_bytes())?;
-        }
+        parts.extend(item.fixed().map(|fixed| fixed.values().as_bytes()));
     }
-    payload.finish()
+    chunks::write(
+        sink,
+        &digest,
+        &parts,
+        threads > 1 && header.payload >= APART,
+    )
 }
 
 /// Replaces the state of `session` by that of the snapshot in `source`, reading not a byte beyond
-/// it.
+/// it, with the help of another thread if there are several.
 ///
 /// # Errors
 /// [`SnapshotError`]; [`Error::Memory`] if a limited session has no room for the new state beside
@@ -140,6 +148,7 @@ pub(crate) fn read(
     identity: &Identity,
     session: &mut Session,
     source: &mut dyn Read,
+    threads: usize,
 ) -> Result<(), Error> {
     let (header, digest) = Header::read(source)?;
     header.check(identity)?;
@@ -147,14 +156,13 @@ pub(crate) fn read(
     let paged = session.items().filter_map(Item::paged);
     let added = paged.map(|rows| rows.needed_pages(position).len() as u64 * rows.page_bytes());
     session.check_limit(added.sum())?;
-    let mut payload = ChunkReader::new(source, &digest);
-    let restored = read_items(session, position, &mut payload).and_then(|rows| {
-        payload.finish()?;
-        Ok(rows)
+    let apart = threads > 1 && header.payload >= APART;
+    let pages = arrival::checked(&digest, apart, |take| {
+        read_items(session, position, Reader::new(source), take)
     });
-    match restored {
-        Ok(rows) => {
-            session.adopt(position, rows, header.recent);
+    match pages {
+        Ok(pages) => {
+            session.adopt(position, pages, header.recent);
             Ok(())
         }
         Err(error) => {
@@ -208,41 +216,31 @@ fn check_meaning(
 }
 
 /// Reads all items. Pages are new; overwritten state goes into the copy that a step would write.
-fn read_items(
-    session: &mut Session,
+fn read_items<'a>(
+    session: &'a mut Session,
     position: usize,
-    payload: &mut ChunkReader<'_>,
-) -> Result<Vec<PagedRows>, SnapshotError> {
-    let mut restored = Vec::new();
-    let context = session.context;
-    for (index, item) in session.items_mut().enumerate() {
-        if let Some(rows) = item.paged() {
-            let mut rows = rows.restoring(position, context);
-            while let Some(page) = rows.restore_page(position) {
-                read_values(payload, page, index)?;
-            }
-            restored.push(rows);
-        }
-        if let Some(fixed) = item.fixed_mut() {
-            let (_, values) = fixed.overwrite();
-            read_values(payload, values, index)?;
-        }
-    }
-    Ok(restored)
-}
-
-fn read_values(
-    payload: &mut ChunkReader<'_>,
-    values: &mut [f32],
-    item: usize,
+    mut reader: Reader<'_>,
+    take: &mut Take<'_, 'a>,
 ) -> Result<(), SnapshotError> {
-    payload.read(values.as_mut_bytes())?;
-    if any_non_finite(values) {
-        return Err(SnapshotError::Meaning(format!(
-            "item {item} of the state holds what is no number"
-        )));
+    for (item, state) in session.items_mut().enumerate() {
+        if let Some(rows) = state.paged() {
+            for _ in rows.needed_pages(position) {
+                let mut page = rows.new_page();
+                reader.fill(&mut page, take)?;
+                let values = Values::Page(page);
+                take(Arrival::Values { item, values })?;
+            }
+        }
+        if let Some(fixed) = state.fixed_mut() {
+            let (_, place) = fixed.overwrite();
+            for place in place.chunks_mut(VALUES) {
+                reader.fill(place, take)?;
+                let values = Values::Place(place);
+                take(Arrival::Values { item, values })?;
+            }
+        }
     }
-    Ok(())
+    reader.finish(take)
 }
 
 /// Bytes of state at `position`.
@@ -260,11 +258,12 @@ fn payload_bytes(session: &Session, position: usize) -> u64 {
 impl Session {
     /// Takes restored state for its own: pages in the order of the items, and what the overwritten
     /// items hold in their second copy.
-    fn adopt(&mut self, position: usize, rows: Vec<PagedRows>, recent: Vec<u32>) {
-        let mut rows = rows.into_iter();
+    pub(super) fn adopt(&mut self, position: usize, pages: Vec<Page>, recent: Vec<u32>) {
+        let context = self.context;
+        let mut pages = pages.into_iter();
         for item in self.items_mut() {
-            if let Some(own) = item.paged_mut() {
-                *own = rows.next().expect("one for each item with pages");
+            if let Some(rows) = item.paged_mut() {
+                *rows = rows.restored(position, context, &mut pages);
             }
             if let Some(fixed) = item.fixed_mut() {
                 fixed.commit();
