@@ -8,6 +8,7 @@
 mod backend;
 pub mod cancel;
 mod cgroup;
+pub mod continuation;
 mod draft;
 mod draft_heads;
 pub mod error;
@@ -25,6 +26,7 @@ pub mod step;
 mod weights;
 
 pub use cancel::Cancel;
+pub use continuation::{StateRef, StateSession};
 pub use draft_heads::DraftHead;
 pub use error::Error;
 pub use lamella_program::Part;
@@ -34,6 +36,6 @@ pub use options::{BackendKind, Options, SourcePolicy};
 pub use part::{RowSpan, RowsInPlace};
 pub use profile::{Operator, Profile, TimeSource};
 pub use state::snapshot::{SNAPSHOT_VERSION, SnapshotError};
-pub use state::{Checkpoint, Session};
+pub use state::{Checkpoint, RowState, Session, StateRows};
 pub use step::{Logits, Observer, Span};
 pub use weights::OpenProgress;

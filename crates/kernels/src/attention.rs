@@ -83,6 +83,40 @@ impl KvShape {
         }
     }
 
+    /// Takes the keys of one position back out of a page, as [`store_key`](Self::store_key) was
+    /// given them.
+    ///
+    /// # Panics
+    /// As [`store_key`](Self::store_key).
+    pub fn load_key(&self, page: &[f32], slot: usize, keys: &mut [f32]) {
+        assert!(slot < PAGE, "slot {slot}");
+        assert_eq!(page.len(), self.key_page_len(), "key page");
+        assert_eq!(keys.len(), self.heads * self.key_dim, "keys of a position");
+        for (head, key) in keys.chunks_exact_mut(self.key_dim).enumerate() {
+            let block = (head * PAGE / LANES + slot / LANES) * self.key_dim * LANES;
+            let lanes = page[block..][..self.key_dim * LANES].chunks_exact(LANES);
+            for (lanes, x) in lanes.zip(key) {
+                *x = lanes[slot % LANES];
+            }
+        }
+    }
+
+    /// Takes the values of one position back out of a page, as
+    /// [`store_value`](Self::store_value) was given them.
+    ///
+    /// # Panics
+    /// As [`store_value`](Self::store_value).
+    pub fn load_value(&self, page: &[f32], slot: usize, values: &mut [f32]) {
+        assert!(slot < PAGE, "slot {slot}");
+        assert_eq!(page.len(), self.value_page_len(), "value page");
+        let width = self.heads * self.value_dim;
+        assert_eq!(values.len(), width, "values of a position");
+        for (head, value) in values.chunks_exact_mut(self.value_dim).enumerate() {
+            let from = &page[(head * PAGE + slot) * self.value_dim..];
+            value.copy_from_slice(&from[..self.value_dim]);
+        }
+    }
+
     /// Elements of scratch that [`Kernels::attend`] needs when no position past `positions` is
     /// visible.
     #[must_use]

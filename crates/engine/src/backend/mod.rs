@@ -10,6 +10,7 @@ pub(crate) mod reference;
 use crate::cancel::Cancel;
 use crate::error::Error;
 use crate::profile::Clock;
+use crate::state::RowLayout;
 use crate::step::Span;
 use lamella_program::Program;
 
@@ -89,6 +90,11 @@ pub(crate) struct Segment {
 pub(crate) trait Backend: Send {
     /// Bytes of weights held in memory.
     fn resident_bytes(&self) -> u64;
+
+    /// How rows lie in the pages of state item `item` of layer `layer`.
+    fn row_layout(&self, _layer: usize, _item: usize) -> RowLayout {
+        RowLayout::Plain
+    }
 
     /// Its stopwatch, where it has one.
     fn clock(&mut self) -> Option<&mut Clock> {

@@ -66,6 +66,30 @@ pub fn generate<S: LogitsSession + ?Sized>(
     drive(&mut Single(session), generation, prompt, on_token)
 }
 
+/// Generates an answer from `logits`, those after the last token that `session` has read. What it
+/// has read belongs into [`GenerateOptions::earlier`], for the repetition penalty.
+///
+/// Afterwards the session is as after [`generate`].
+///
+/// # Errors
+/// As [`generate`].
+pub fn continue_session<S: LogitsSession + ?Sized>(
+    session: &mut S,
+    logits: &[f32],
+    options: &GenerateOptions,
+    on_token: &mut OnToken<'_>,
+) -> Result<Finish, GenerateError<S::Error>> {
+    let (vocabulary, context) = (session.vocabulary(), session.context());
+    let mut generation = Generation::after(options, &[], vocabulary, session.position(), context)?;
+    let answer = Answer::begin(&generation, 0);
+    let rows = Rows {
+        logits,
+        drafts: &[],
+    };
+    let run = choose(&mut generation, &rows, on_token);
+    answer.go_on(&mut Single(session), generation, run, on_token)
+}
+
 /// [`generate`] with the drafts of `speculator`: the same tokens, log-probabilities, finish and
 /// session afterwards, sooner where drafts are right often enough.
 ///
@@ -155,42 +179,71 @@ fn drive<R: Reader>(
     prompt: &[u32],
     on_token: &mut OnToken<'_>,
 ) -> Result<Finish, GenerateError<R::Error>> {
-    let budget = generation.remaining();
-    let start = Instant::now();
+    let mut answer = Answer::begin(&generation, prompt.len());
     let logits = reader.prefill(prompt).map_err(GenerateError::Session)?;
-    let prompt_time = start.elapsed();
+    answer.prompt_time = answer.start.elapsed();
     let rows = Rows {
         logits,
         drafts: &[],
     };
-    let mut run = choose(&mut generation, &rows, on_token);
-    let (mut steps, mut decoded_tokens) = (0, 0);
-    let reason = loop {
-        let token = match run.then {
-            Then::Read(token) => token,
-            Then::End(reason) => break reason,
-            Then::Fail(error) => return Err(error.into()),
+    let run = choose(&mut generation, &rows, on_token);
+    answer.go_on(reader, generation, run, on_token)
+}
+
+/// What is counted of an answer.
+struct Answer {
+    budget: usize,
+    start: Instant,
+    prompt_tokens: usize,
+    prompt_time: Duration,
+}
+
+impl Answer {
+    fn begin(generation: &Generation, prompt_tokens: usize) -> Answer {
+        Answer {
+            budget: generation.remaining(),
+            start: Instant::now(),
+            prompt_tokens,
+            prompt_time: Duration::ZERO,
+        }
+    }
+
+    /// Reads and chooses from `run`, the first, to the end of the answer.
+    fn go_on<R: Reader>(
+        &self,
+        reader: &mut R,
+        mut generation: Generation,
+        mut run: Run,
+        on_token: &mut OnToken<'_>,
+    ) -> Result<Finish, GenerateError<R::Error>> {
+        let (mut steps, mut decoded_tokens) = (0, 0);
+        let reason = loop {
+            let token = match run.then {
+                Then::Read(token) => token,
+                Then::End(reason) => break reason,
+                Then::Fail(error) => return Err(error.into()),
+            };
+            let rows = reader.read(token, generation.remaining());
+            run = choose(
+                &mut generation,
+                &rows.map_err(GenerateError::Session)?,
+                on_token,
+            );
+            reader.keep(&run).map_err(GenerateError::Session)?;
+            steps += 1;
+            decoded_tokens += run.rows;
         };
-        let rows = reader.read(token, generation.remaining());
-        run = choose(
-            &mut generation,
-            &rows.map_err(GenerateError::Session)?,
-            on_token,
-        );
-        reader.keep(&run).map_err(GenerateError::Session)?;
-        steps += 1;
-        decoded_tokens += run.rows;
-    };
-    Ok(Finish {
-        reason,
-        prompt_tokens: prompt.len(),
-        generated_tokens: budget - generation.remaining(),
-        decoded_tokens,
-        steps,
-        prompt_time,
-        decode_time: start.elapsed() - prompt_time,
-        speculation: reader.stats(),
-    })
+        Ok(Finish {
+            reason,
+            prompt_tokens: self.prompt_tokens,
+            generated_tokens: self.budget - generation.remaining(),
+            decoded_tokens,
+            steps,
+            prompt_time: self.prompt_time,
+            decode_time: self.start.elapsed() - self.prompt_time,
+            speculation: reader.stats(),
+        })
+    }
 }
 
 /// Chooses a token from each row in turn, as long as it is the draft that the next row follows.

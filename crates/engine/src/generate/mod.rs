@@ -1,7 +1,8 @@
 //! From logits to tokens: the session that generation drives, the choice of each token, and the
 //! rules for when to stop.
 //!
-//! [`generate`] drives one conversation, [`generate_speculating`] too, with drafts. A caller that
+//! [`generate`] drives one conversation, [`generate_speculating`] too, with drafts, and
+//! [`continue_session`] from logits that are there already. A caller that
 //! steps many conversations together holds one [`Generation`] each and gives it the logits; all
 //! follow the same rules:
 //!
@@ -19,7 +20,7 @@ mod sampler;
 mod settings;
 mod speculate;
 
-pub use driver::{Finish, FinishReason, generate, generate_speculating};
+pub use driver::{Finish, FinishReason, continue_session, generate, generate_speculating};
 pub use logprobs::{Logprobs, TokenLogprob};
 pub(crate) use sampler::best_raw;
 pub use sampler::{LogitsError, Sampler};
@@ -194,9 +195,20 @@ impl Generation {
         position: usize,
         context: usize,
     ) -> Result<Generation, RequestError> {
-        if prompt.is_empty() {
-            return Err(RequestError::EmptyPrompt);
+        match prompt.is_empty() {
+            true => Err(RequestError::EmptyPrompt),
+            false => Generation::after(options, prompt, vocabulary, position, context),
         }
+    }
+
+    /// [`new`](Self::new) without the rule that there is a prompt.
+    fn after(
+        options: &GenerateOptions,
+        prompt: &[u32],
+        vocabulary: usize,
+        position: usize,
+        context: usize,
+    ) -> Result<Generation, RequestError> {
         let room = context
             .checked_sub(position)
             .and_then(|n| n.checked_sub(prompt.len()));

@@ -1,6 +1,8 @@
 //! A conversation's continuation state, allocated as its program declares it.
 
 mod fixed;
+mod layout;
+mod row_state;
 mod rows;
 mod size;
 pub(crate) mod snapshot;
@@ -10,6 +12,8 @@ use crate::error::Error;
 pub(crate) use fixed::Fixed;
 use lamella_program::state::{StateShape, history, layer_state};
 use lamella_program::{Part, Program};
+pub(crate) use layout::RowLayout;
+pub use row_state::{RowState, StateRows};
 pub(crate) use rows::{Page, PagedRows};
 pub(crate) use size::session_bytes;
 use std::sync::Arc;

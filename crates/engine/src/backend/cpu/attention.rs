@@ -3,7 +3,7 @@
 use super::work::Work;
 use super::{Core, Segment, rows};
 use crate::profile::Operator;
-use crate::state::{Page, PagedRows};
+use crate::state::{Page, PagedRows, RowLayout};
 use crate::step::Span as Batch;
 use lamella_kernels::{Epilogue, KvPages, KvShape, PAGE, Query, Rows, SharedRows};
 use lamella_program::block::{Attention, Linear, QkNorm, QkNormScope, RmsNorm, Span};
@@ -54,6 +54,23 @@ fn is_listed(a: &Attention) -> bool {
         || a.relative_bias.is_some()
         || a.position_scaling.is_some()
         || a.sinks.is_some()
+}
+
+fn kv_shape(a: &Attention) -> KvShape {
+    KvShape {
+        heads: a.kv_heads,
+        key_dim: a.head_dim,
+        value_dim: a.head_dim,
+    }
+}
+
+/// How rows of item `item` of such a layer lie in their pages.
+pub(super) fn row_layout(a: &Attention, item: usize) -> RowLayout {
+    match item {
+        0 if !is_listed(a) => RowLayout::Keys(kv_shape(a)),
+        1 if !is_listed(a) => RowLayout::Values(kv_shape(a)),
+        _ => RowLayout::Plain,
+    }
 }
 
 /// The first position that a query at `position` sees.
@@ -136,11 +153,7 @@ impl Core {
         spans: &mut [Batch<'_>],
         work: &mut Work,
     ) {
-        let shape = KvShape {
-            heads: a.kv_heads,
-            key_dim: a.head_dim,
-            value_dim: a.head_dim,
-        };
+        let shape = kv_shape(a);
         self.store_rows(&shape, layer, segments, spans, work);
         for segment in segments {
             let state = &spans[segment.span].session.layers[layer];

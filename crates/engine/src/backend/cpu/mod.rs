@@ -22,7 +22,7 @@ use super::{Backend, Segment, join_rows, split_rows};
 use crate::cancel::Cancel;
 use crate::error::Error;
 use crate::profile::{Clock, Operator};
-use crate::state::item_names;
+use crate::state::{RowLayout, item_names};
 use crate::step::Span;
 use crate::weights::Loaded;
 use lamella_kernels::{
@@ -313,6 +313,13 @@ impl Backend for Cpu {
 
     fn clock(&mut self) -> Option<&mut Clock> {
         Some(&mut self.core.clock)
+    }
+
+    fn row_layout(&self, layer: usize, item: usize) -> RowLayout {
+        match &self.core.program.layer(layer).mixer.body {
+            Mixer::Attention(a) => attention::row_layout(a, item),
+            _ => RowLayout::Plain,
+        }
     }
 
     fn load(&mut self, segments: &[Segment], rows: &[f32]) -> Result<(), Error> {

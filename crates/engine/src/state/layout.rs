@@ -1,0 +1,34 @@
+//! How the rows of an item lie in its pages.
+
+use lamella_kernels::KvShape;
+
+/// Order of the values in a page of one item: the backend's choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowLayout {
+    /// Row after row.
+    Plain,
+    /// Keys as attention over pages reads them.
+    Keys(KvShape),
+    /// Values as attention over pages reads them.
+    Values(KvShape),
+}
+
+impl RowLayout {
+    /// Takes the row in slot `slot` out of a page.
+    pub(super) fn load(self, page: &[f32], slot: usize, row: &mut [f32]) {
+        match self {
+            RowLayout::Plain => row.copy_from_slice(&page[slot * row.len()..][..row.len()]),
+            RowLayout::Keys(shape) => shape.load_key(page, slot, row),
+            RowLayout::Values(shape) => shape.load_value(page, slot, row),
+        }
+    }
+
+    /// Puts a row into slot `slot` of a page.
+    pub(super) fn store(self, page: &mut [f32], slot: usize, row: &[f32]) {
+        match self {
+            RowLayout::Plain => page[slot * row.len()..][..row.len()].copy_from_slice(row),
+            RowLayout::Keys(shape) => shape.store_key(page, slot, row),
+            RowLayout::Values(shape) => shape.store_value(page, slot, row),
+        }
+    }
+}
