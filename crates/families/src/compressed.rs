@@ -1,5 +1,5 @@
-//! `quantization_config` as compressed-tensors writes it: which linear maps are stored in codes, and
-//! in which.
+//! `quantization_config` as compressed-tensors writes it: which linear maps are stored in codes,
+//! and in which.
 //!
 //! A group has targets and a format, and a list names what is left alone. Both hold names of
 //! modules, patterns behind `re:` that match from the start of a name, or the class `Linear`, which

@@ -1,6 +1,6 @@
-//! JSON without the usual leniency: a key that appears twice is an error, at any depth. `text` reads
-//! its files by the same rule in code of its own: neither may depend on the other, and what both
-//! might depend on knows no JSON.
+//! JSON without the usual leniency: a key that appears twice is an error, at any depth. `text`
+//! reads its files by the same rule in code of its own: neither may depend on the other, and what
+//! both might depend on knows no JSON.
 
 use crate::LowerError;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
