@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 use crate::generation::Fields;
 use crate::template::{Clock, NamedTemplate, SpecialTokens};
 use crate::{
-    Chat, ChatOptions, ChatTemplate, Error, GenerationDefaults, Message, StopStrings, TextStream,
-    Tokenizer, json,
+    AnswerFormat, AnswerStream, Chat, ChatOptions, ChatTemplate, Error, GenerationDefaults,
+    Message, Prompt, StopStrings, TextStream, Tokenizer, json,
 };
 
 /// The tokenizer: vocabulary, merges, added tokens.
@@ -47,6 +47,7 @@ pub struct Bundle {
     /// The checkpoint's generation settings; all unset where it has none.
     pub generation: GenerationDefaults,
     chat: Option<Chat>,
+    answers: AnswerFormat,
     stop_ids: Vec<u32>,
     special: SpecialTokens,
 }
@@ -92,10 +93,15 @@ impl Bundle {
         stop_ids.extend(eos_of_tokenizer(&tokenizer, &special)?);
         stop_ids.sort_unstable();
         stop_ids.dedup();
+        let answers = match &chat {
+            Some(chat) => AnswerFormat::of(chat, &tokenizer),
+            None => AnswerFormat::plain(&tokenizer),
+        };
         Ok(Self {
             tokenizer,
             generation,
             chat,
+            answers,
             stop_ids,
             special,
         })
@@ -127,7 +133,23 @@ impl Bundle {
         self.chat()?.render(messages, options)?.ids(&self.tokenizer)
     }
 
-    /// A stream that decodes one answer.
+    /// What its answers look like.
+    pub fn answers(&self) -> &AnswerFormat {
+        &self.answers
+    }
+
+    /// A stream for the answer to `prompt`, which [`Chat::render`] wrote with `options`.
+    pub fn answer(
+        &self,
+        prompt: &Prompt,
+        options: &ChatOptions,
+        stops: &StopStrings,
+    ) -> AnswerStream {
+        let tools = options.tools.as_deref().unwrap_or_default();
+        AnswerStream::new(&self.tokenizer, &self.answers, prompt, tools, stops)
+    }
+
+    /// A stream that decodes text without a chat.
     pub fn stream(&self, stops: &StopStrings, keep_special: bool) -> TextStream {
         TextStream::new(&self.tokenizer, stops, keep_special)
     }

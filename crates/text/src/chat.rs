@@ -13,6 +13,8 @@ mod python;
 mod tools;
 mod xtml;
 
+use std::borrow::Cow;
+
 use crate::{ChatOptions, ChatTemplate, Error, Message, Tokenizer};
 pub use blocks::Blocks;
 pub use dsml::Dsml;
@@ -89,12 +91,29 @@ impl Chat {
             return Err(Error::ChatOption { cause });
         }
         match self {
-            Chat::Template(template) => template.render(messages, options).map(Prompt::markup),
+            Chat::Template(template) => {
+                let messages = with_arguments(template, messages);
+                template.render(&messages, options).map(Prompt::markup)
+            }
             Chat::Dsml(dsml) => dsml.render(messages, options).map(Prompt::markup),
             Chat::Xtml(xtml) => xtml.render(messages, options),
             Chat::Blocks(blocks) => blocks.render(messages, options),
         }
     }
+}
+
+/// The messages as `template` takes them: arguments of tool calls as values, which is what
+/// templates are written for, unless it asks itself whether they are text.
+fn with_arguments<'a>(template: &ChatTemplate, messages: &'a [Message]) -> Cow<'a, [Message]> {
+    let calls = messages
+        .iter()
+        .any(|message| !message.tool_calls().is_empty());
+    if !calls || template.mentions("arguments is string") {
+        return Cow::Borrowed(messages);
+    }
+    let mut messages = messages.to_vec();
+    messages.iter_mut().for_each(Message::parse_arguments);
+    Cow::Owned(messages)
 }
 
 /// A conversation that a format cannot express.

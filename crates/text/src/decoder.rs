@@ -76,9 +76,8 @@ impl Decoder {
         self.pending.drain(..done);
     }
 
-    /// Ends the text: an unfinished character becomes U+FFFD. The decoder can be used again for a
-    /// new text afterwards.
-    pub fn finish(&mut self, out: &mut String) {
+    /// Ends the character: unfinished, it becomes U+FFFD. The text goes on.
+    pub(crate) fn end_character(&mut self, out: &mut String) {
         if !self.pending.is_empty() {
             emit(
                 "\u{fffd}",
@@ -88,6 +87,12 @@ impl Decoder {
             );
             self.pending.clear();
         }
+    }
+
+    /// Ends the text: an unfinished character becomes U+FFFD. The decoder can be used again for a
+    /// new text afterwards.
+    pub fn finish(&mut self, out: &mut String) {
+        self.end_character(out);
         self.at_start = true;
         self.strip_left = self.tokenizer.strip_left();
     }

@@ -3,8 +3,10 @@
 //! [`Bundle`] loads what a checkpoint carries for this: the [`Tokenizer`], the [`Chat`] template or
 //! format and the [`GenerationDefaults`]. A conversation is a list of [`Message`]s; the template
 //! turns it into the [`Prompt`], the tokenizer turns the prompt into ids. Going back, a [`Decoder`]
-//! works on bytes and shows only whole characters, and a [`TextStream`] adds [`StopStrings`]. One
-//! `TextStream` serves the streaming and the whole answer, so the two cannot differ.
+//! works on bytes and shows only whole characters, and a [`TextStream`] adds [`StopStrings`]. An
+//! [`AnswerStream`] also tells reasoning, content and tool calls apart and ends with the [`Message`]
+//! for the conversation. One stream serves the streaming and the whole answer, so the two cannot
+//! differ.
 //!
 //! Everything here comes from the checkpoint. Nothing is guessed from a family name, no template
 //! is made up where the checkpoint has none and its tokens are those of no published format, and a
@@ -13,6 +15,7 @@
 //!
 //! This crate knows no weights, no kernels and no generation loop.
 
+mod answer;
 mod bundle;
 mod chat;
 mod decoder;
@@ -25,6 +28,7 @@ mod stream;
 mod template;
 mod tokenizer;
 
+pub use answer::{Answer, AnswerEvent, AnswerFormat, AnswerStream, ToolCall};
 pub use bundle::{
     Bundle, CHAT_TEMPLATE_FILE, CONFIG_FILE, GENERATION_CONFIG_FILE, RANKS_FILE,
     SPECIAL_TOKENS_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE,

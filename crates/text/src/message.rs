@@ -112,6 +112,12 @@ impl Message {
         Self::from_json(Value::Object(self.0))
     }
 
+    /// Sets a key of any type but those of `role` and `content`, where there is a value.
+    pub(crate) fn and(mut self, key: &str, value: Option<Value>) -> Self {
+        self.0.extend(value.map(|value| (key.to_owned(), value)));
+        self
+    }
+
     /// Turns tool-call arguments that came as JSON text, as the OpenAI API carries them, into
     /// values: many templates write them with `tojson` or walk over them. Text that is no JSON
     /// object stays as it is.

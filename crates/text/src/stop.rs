@@ -10,23 +10,10 @@ const MAX_STOPS: usize = 64;
 const MAX_STOP_BYTES: usize = 1024;
 
 /// A set of stop strings, compiled once and shared.
-///
-/// An Aho-Corasick automaton over bytes: after each byte its depth is the length of the longest
-/// suffix of the text that is a prefix of some stop, which is just what must be held back.
 #[derive(Debug, Clone)]
 pub struct StopStrings {
-    states: Arc<[State]>,
+    automaton: Automaton,
     stops: Arc<[String]>,
-}
-
-#[derive(Debug, Clone, Default)]
-struct State {
-    next: Vec<(u8, u32)>,
-    fail: u32,
-    /// Length of the path from the root, in bytes.
-    depth: usize,
-    /// The longest stop that ends here.
-    stop: Option<usize>,
 }
 
 impl StopStrings {
@@ -37,9 +24,7 @@ impl StopStrings {
         if stops.len() > MAX_STOPS {
             return refuse(format!("{} given, the limit is {MAX_STOPS}", stops.len()));
         }
-        let mut states = vec![State::default()];
-        for (index, stop) in stops.iter().enumerate() {
-            let stop = stop.as_ref();
+        for stop in stops.iter().map(AsRef::as_ref) {
             if stop.is_empty() {
                 return refuse("an empty one would end every answer before it began".into());
             }
@@ -49,24 +34,17 @@ impl StopStrings {
                     stop.len()
                 ));
             }
-            let mut at = 0;
-            for &byte in stop.as_bytes() {
-                at = insert(&mut states, at, byte);
-            }
-            states[at].stop.get_or_insert(index);
         }
-        link(&mut states);
-        let stops = stops.iter().map(|stop| stop.as_ref().to_owned()).collect();
         Ok(Self {
-            states: states.into(),
-            stops,
+            automaton: Automaton::new(stops.iter().map(|stop| stop.as_ref().as_bytes())),
+            stops: stops.iter().map(|stop| stop.as_ref().to_owned()).collect(),
         })
     }
 
     /// No stop strings: everything flows at once.
     pub fn none() -> Self {
         Self {
-            states: Arc::new([State::default()]),
+            automaton: Automaton::new(std::iter::empty()),
             stops: Arc::new([]),
         }
     }
@@ -85,16 +63,59 @@ impl StopStrings {
             matched: None,
         }
     }
+}
 
-    fn step(&self, mut state: u32, byte: u8) -> u32 {
+/// Looks for several patterns at once, byte by byte (Aho-Corasick): after each byte the depth of
+/// the state is the length of the longest suffix of the text that is a prefix of some pattern,
+/// which is just what must be held back. The first state is 0.
+#[derive(Debug, Clone)]
+pub(crate) struct Automaton(Arc<[State]>);
+
+#[derive(Debug, Clone, Default)]
+struct State {
+    next: Vec<(u8, u32)>,
+    fail: u32,
+    /// Length of the path from the root, in bytes.
+    depth: usize,
+    /// The longest pattern that ends here.
+    found: Option<usize>,
+}
+
+impl Automaton {
+    /// Compiles `patterns`, which are not empty and have fewer than 2³² bytes together.
+    pub(crate) fn new<'a>(patterns: impl Iterator<Item = &'a [u8]>) -> Self {
+        let mut states = vec![State::default()];
+        for (index, pattern) in patterns.enumerate() {
+            let mut at = 0;
+            for &byte in pattern {
+                at = insert(&mut states, at, byte);
+            }
+            states[at].found.get_or_insert(index);
+        }
+        link(&mut states);
+        Self(states.into())
+    }
+
+    /// The state after `byte`.
+    pub(crate) fn step(&self, mut state: u32, byte: u8) -> u32 {
         loop {
-            let here = &self.states[state as usize];
+            let here = &self.0[state as usize];
             match here.next.iter().find(|(label, _)| *label == byte) {
                 Some(&(_, next)) => return next,
                 None if state == 0 => return 0,
                 None => state = here.fail,
             }
         }
+    }
+
+    /// Bytes to hold back in `state`.
+    pub(crate) fn depth(&self, state: u32) -> usize {
+        self.0[state as usize].depth
+    }
+
+    /// The longest pattern that ends with the byte that led to `state`.
+    pub(crate) fn found(&self, state: u32) -> Option<usize> {
+        self.0[state as usize].found
     }
 }
 
@@ -109,12 +130,13 @@ fn insert(states: &mut Vec<State>, at: usize, byte: u8) -> usize {
         depth,
         ..State::default()
     });
-    // At most MAX_STOPS * MAX_STOP_BYTES states, far below u32.
+    // The patterns' bytes together are far below u32.
     states[at].next.push((byte, next as u32));
     next
 }
 
-/// Sets the failure links, breadth first, and hands shorter stops down to the states they end in.
+/// Sets the failure links, breadth first, and hands shorter patterns down to the states they end
+/// in.
 fn link(states: &mut [State]) {
     let mut queue: std::collections::VecDeque<u32> =
         states[0].next.iter().map(|&(_, next)| next).collect();
@@ -132,10 +154,10 @@ fn link(states: &mut [State]) {
                     None => fail = states[fail as usize].fail,
                 }
             };
-            let inherited = states[target as usize].stop;
+            let inherited = states[target as usize].found;
             let child_state = &mut states[child as usize];
             child_state.fail = target;
-            child_state.stop = child_state.stop.or(inherited);
+            child_state.found = child_state.found.or(inherited);
             queue.push_back(child);
         }
     }
@@ -165,9 +187,8 @@ impl StopMatcher {
             return false;
         }
         for (at, &byte) in text.as_bytes().iter().enumerate() {
-            self.state = self.stops.step(self.state, byte);
-            let state = &self.stops.states[self.state as usize];
-            if let Some(stop) = state.stop {
+            self.state = self.stops.automaton.step(self.state, byte);
+            if let Some(stop) = self.stops.automaton.found(self.state) {
                 self.matched = Some(stop);
                 self.held.push_str(text.get(..=at).unwrap_or(text));
                 let show = self.held.len() - self.stops.stops[stop].len();
@@ -178,7 +199,7 @@ impl StopMatcher {
         }
         self.held.push_str(text);
         // What is held begins like a stop, and so on a character border.
-        let show = self.held.len() - self.stops.states[self.state as usize].depth;
+        let show = self.held.len() - self.stops.automaton.depth(self.state);
         out.push_str(self.held.get(..show).unwrap_or_default());
         self.held.drain(..show);
         false

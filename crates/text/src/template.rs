@@ -159,6 +159,15 @@ impl ChatTemplate {
         })
     }
 
+    /// Whether the source of one of the templates has these characters.
+    pub(crate) fn mentions(&self, text: &str) -> bool {
+        let inner = &*self.0;
+        inner.names.iter().any(|name| {
+            let template = inner.environment.get_template(name);
+            template.is_ok_and(|it| it.source().contains(text))
+        })
+    }
+
     /// The prompt text of a conversation.
     ///
     /// Of several templates, `tool_use` is taken when there are tools and the checkpoint has one,

@@ -67,6 +67,25 @@ impl Prompt {
         self.segments.iter().map(|s| s.text.as_str()).collect()
     }
 
+    /// The end of the prompt written out: its last `bytes` bytes, or fewer where a character
+    /// would be cut.
+    pub(crate) fn tail(&self, bytes: usize) -> String {
+        let mut parts = Vec::new();
+        let mut left = bytes;
+        for segment in self.segments.iter().rev() {
+            let mut cut = segment.text.len().saturating_sub(left);
+            while !segment.text.is_char_boundary(cut) {
+                cut += 1;
+            }
+            parts.push(&segment.text[cut..]);
+            left = left.saturating_sub(segment.text.len());
+            if left == 0 {
+                break;
+            }
+        }
+        parts.into_iter().rev().collect()
+    }
+
     /// The ids of the prompt.
     ///
     /// # Errors

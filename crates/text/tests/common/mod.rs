@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
+pub mod answers;
+
 use std::path::PathBuf;
 
 use lamella_text::Bundle;
