@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::expert::{ExpertBank, ExpertLayout, expert_banks, expert_layout};
 use crate::manifest::{MANIFEST_FILE, PROGRAM_FILE, TABLE_FILE};
 use crate::source::{Source, locate_all, read_item, read_tiles};
+use crate::verify::digest_range;
 use lamella_program::encoding::TILE_ROWS;
 use lamella_program::{Defect, Encoding, Operand, OperandId, Program, TensorInfo, closure};
 use std::ops::Range;
@@ -250,6 +251,25 @@ impl Store {
                 self.check_buffer(operand, buffer.len(), part.length)?;
                 c.read(part, buffer)
             }
+        }
+    }
+
+    /// Reads one item of an operand and compares it with its digest, a piece at a time. Checkpoints
+    /// record no digests and accept everything.
+    ///
+    /// # Errors
+    /// If it is not stored so, reading fails, or the bytes are damaged.
+    pub fn check(&self, operand: OperandId, item: usize, encoding: Encoding) -> Result<(), Error> {
+        let Origin::Container(c) = &self.origin else {
+            return Ok(());
+        };
+        let Some(part) = c.part(operand, encoding, item) else {
+            return Err(self.not_stored(operand, item, encoding));
+        };
+        let (file, offset) = c.place(part)?;
+        match digest_range(file, offset, part.length)? == part.digest {
+            true => Ok(()),
+            false => Err(c.damaged(part)),
         }
     }
 

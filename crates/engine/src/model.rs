@@ -5,7 +5,7 @@ use crate::cancel::Cancel;
 use crate::error::Error;
 use crate::identity::numeric_class;
 use crate::memory::MemoryLimit;
-use crate::need::Need;
+use crate::need::fit;
 use crate::options::{BackendKind, Options};
 use crate::profile::{Profile, TimeSource};
 use crate::state::Session;
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// Steps of one model run one after another; put conversations into one step to run them together.
 pub struct Model {
     pub(crate) program: Arc<Program>,
-    store: Store,
+    store: Arc<Store>,
     executor: Mutex<Executor>,
     step_rows: usize,
     pub(crate) context: usize,
@@ -58,6 +58,8 @@ pub struct Report {
     pub threads: usize,
     /// Bytes of weights in memory.
     pub resident_bytes: u64,
+    /// Bytes of weights that stay on disk, of which a few rows at a time are in memory.
+    pub streamed_bytes: u64,
     /// Bytes of working buffers.
     pub workspace_bytes: u64,
     /// Bytes of state a token costs.
@@ -118,7 +120,6 @@ impl Model {
         }
         let threads = resolve_threads(options)?;
         let isa = resolve_isa(options)?;
-        let choices = weights::choose_all(&store, options)?;
         let shape = cpu::Shape {
             step_rows: options.step_rows,
             // The ends look at no other row.
@@ -129,17 +130,8 @@ impl Model {
             threads,
             isa,
         };
-        // Twice: what the files declare must fit before it is multiplied to a workspace.
-        let need = Need::of(&program, &choices, options, threads)?;
-        need.check(0, options)?;
-        let rows_bytes = StepScratch::bytes(&program, &options.part, options.step_rows);
-        let workspace_bytes = match options.backend {
-            BackendKind::Cpu => {
-                cpu::workspace_bytes(&program, &options.part, shape).saturating_add(rows_bytes)
-            }
-            BackendKind::Reference => rows_bytes,
-        };
-        need.check(workspace_bytes, options)?;
+        let (choices, workspace_bytes) = fit(&store, &program, options, shape)?;
+        let store = Arc::new(store);
         weights::check_tables(&store, &choices)?;
         let backend = prepare(&store, &program, &choices, options, shape, progress)?;
         let report = Report {
@@ -147,6 +139,7 @@ impl Model {
             isa: (options.backend == BackendKind::Cpu).then_some(isa),
             threads,
             resident_bytes: backend.resident_bytes(),
+            streamed_bytes: weights::streamed_bytes(&program, &choices),
             workspace_bytes,
             state_bytes_per_token: state::part_bytes_per_token(&program, &options.part) as u64,
             draft_state_bytes_per_token: state::draft_bytes_per_token(&program) as u64,
@@ -343,7 +336,7 @@ fn opened_program(store: &Store, options: &Options) -> Result<Program, Error> {
 
 /// Loads the operands into the backend that computes with them.
 fn prepare(
-    store: &Store,
+    store: &Arc<Store>,
     program: &Arc<Program>,
     choices: &[Choice],
     options: &Options,
@@ -354,7 +347,9 @@ fn prepare(
     Ok(match options.backend {
         BackendKind::Cpu => {
             let loaded = weights::load_all(store, choices, shape.threads, progress)?;
-            Box::new(cpu::Cpu::new(program, &options.part, loaded, shape)?)
+            weights::check_streamed(store, choices)?;
+            let store = Arc::clone(store);
+            Box::new(cpu::Cpu::new(program, store, &options.part, loaded, shape)?)
         }
         BackendKind::Reference => Box::new(reference::Reference::prepare(store, program, choices)?),
     })

@@ -1,11 +1,13 @@
 //! What opening a model takes, and whether that is there.
 
+use crate::backend::cpu;
 use crate::error::Error;
 use crate::memory::MemoryLimit;
 use crate::options::{BackendKind, Options};
 use crate::state::item_names;
+use crate::step::StepScratch;
 use crate::weights::{self, Choice, Layout};
-use lamella_container::human_bytes;
+use lamella_container::{Store, human_bytes};
 use lamella_kernels::PAGE;
 use lamella_program::{Part, Program, state};
 
@@ -21,7 +23,7 @@ const BESIDE: u64 = 8 << 10;
 const THREAD: u64 = 1 << 10;
 
 /// Bytes that opening takes, by what for.
-pub(crate) struct Need {
+struct Need {
     /// Operands in memory, in whole pages.
     weights: u64,
     /// The list of operands, names of state, threads.
@@ -34,8 +36,83 @@ pub(crate) struct Need {
     state: u64,
 }
 
+/// Chooses how every operand is held so that it all fits, and counts the bytes of the workspace.
+/// The two ends alone may stay on disk, if they do not fit otherwise; that is slower, and the same
+/// bits.
+///
+/// # Errors
+/// [`Error::Memory`] with the sum of what takes the least; what choosing returns.
+pub(crate) fn fit(
+    store: &Store,
+    program: &Program,
+    options: &Options,
+    shape: cpu::Shape,
+) -> Result<(Vec<Choice>, u64), Error> {
+    let mut way = Way::of(
+        program,
+        weights::choose_all(store, options)?,
+        options,
+        shape,
+    )?;
+    let may_stay = match (&options.part, options.backend) {
+        (Part::Ends, BackendKind::Cpu) => weights::may_stay_on_disk(program),
+        _ => Vec::new(),
+    };
+    for id in may_stay {
+        if way.workspace.is_ok() {
+            break;
+        }
+        let mut choices = way.choices.clone();
+        choices[id.index()].layout = Layout::Streamed;
+        let other = Way::of(program, choices, options, shape)?;
+        // The buffers of a small matrix take more than the matrix.
+        if other.workspace.is_ok() || other.total < way.total {
+            way = other;
+        }
+    }
+    Ok((way.choices, way.workspace?))
+}
+
+/// A way to hold the operands, and whether that fits.
+struct Way {
+    choices: Vec<Choice>,
+    /// Bytes it takes in all.
+    total: u64,
+    /// Bytes of its workspace, if there is room for it and the weights.
+    workspace: Result<u64, Error>,
+}
+
+impl Way {
+    fn of(
+        program: &Program,
+        choices: Vec<Choice>,
+        options: &Options,
+        shape: cpu::Shape,
+    ) -> Result<Way, Error> {
+        let need = Need::of(program, &choices, options, shape.threads)?;
+        // What the files declare must fit before it is multiplied to a workspace.
+        let mut workspace = 0;
+        let mut fits = need.check(workspace, options);
+        if fits.is_ok() {
+            let rows = StepScratch::bytes(program, &options.part, options.step_rows);
+            workspace = match options.backend {
+                BackendKind::Cpu => cpu::workspace_bytes(program, &options.part, shape)
+                    .saturating_add(rows)
+                    .saturating_add(weights::stream_bytes(program, &choices)?),
+                BackendKind::Reference => rows,
+            };
+            fits = need.check(workspace, options);
+        }
+        Ok(Way {
+            choices,
+            total: need.total(workspace, options),
+            workspace: fits.map(|()| workspace),
+        })
+    }
+}
+
 impl Need {
-    pub(crate) fn of(
+    fn of(
         program: &Program,
         choices: &[Choice],
         options: &Options,
@@ -65,45 +142,45 @@ impl Need {
         })
     }
 
+    /// Bytes in all, with a workspace of `workspace` bytes.
+    fn total(&self, workspace: u64, options: &Options) -> u64 {
+        let running = workspace.saturating_add(self.state);
+        self.weights
+            .saturating_add(self.lists)
+            .saturating_add(self.loading.max(running))
+            .saturating_add(options.reserved)
+    }
+
     /// Checks that there is room, with a workspace of `workspace` bytes.
     ///
     /// # Errors
     /// [`Error::Memory`] with the sum.
-    pub(crate) fn check(&self, workspace: u64, options: &Options) -> Result<(), Error> {
+    fn check(&self, workspace: u64, options: &Options) -> Result<(), Error> {
         let Need {
             weights,
             lists,
             loading,
             state,
         } = *self;
-        let held = weights.saturating_add(lists);
         let running = workspace.saturating_add(state);
         let reserved = match options.reserved {
             0 => String::new(),
             bytes => format!(" + rows on their way {bytes}"),
         };
-        let (need, what) = match loading > running {
-            true => (
-                held.saturating_add(loading),
-                format!(
-                    "weights {weights} + lists {lists} + buffers while they are loaded {loading}"
-                ),
-            ),
-            false => (
-                held.saturating_add(running),
-                format!(
-                    "weights {weights} + lists {lists} + workspace {workspace} + first state \
-                     {state}"
-                ),
-            ),
+        let what = match loading > running {
+            true => format!("buffers while they are loaded {loading}"),
+            false => format!("workspace {workspace} + first state {state}"),
         };
-        let need = need.saturating_add(options.reserved);
+        let need = self.total(workspace, options);
         let limit = MemoryLimit::resolve(options.memory_limit);
         if need <= limit.bytes {
             return Ok(());
         }
         Err(Error::Memory {
-            sum: format!("{what}{reserved} = {need} bytes ({})", human_bytes(need)),
+            sum: format!(
+                "weights {weights} + lists {lists} + {what}{reserved} = {need} bytes ({})",
+                human_bytes(need)
+            ),
             limit: limit.bytes,
             origin: limit.origin,
             advice: ADVICE.to_owned(),

@@ -188,7 +188,7 @@ impl Model {
         }
         let before = out.len();
         let made = self.in_pieces(tokens.len(), cancel, &mut |backend, piece, range| {
-            backend.embed(piece, &tokens[range]);
+            backend.embed(piece, &tokens[range])?;
             out.extend_from_slice(backend.rows());
             Ok(())
         });
@@ -211,7 +211,7 @@ impl Model {
             wanted.clear();
             wanted.extend(0..range.len() as u32);
             let start = out.len();
-            backend.logits(None, &wanted, out);
+            backend.logits(None, &wanted, out)?;
             check_logits(&out[start..])
         });
         made.inspect_err(|_| out.truncate(before))

@@ -272,7 +272,7 @@ fn run_piece(
     context: &mut StepContext<'_, '_>,
 ) -> Result<(), Error> {
     match &context.entry {
-        Entry::Tokens => backend.embed(&scratch.segments, &scratch.tokens),
+        Entry::Tokens => backend.embed(&scratch.segments, &scratch.tokens)?,
         Entry::Rows(_) => {
             gather(scratch, spans, &*context.rows, context.program.row_width());
             backend.load(&scratch.segments, &scratch.outer)?;
@@ -393,14 +393,14 @@ fn write_logits(
         rows.extend(wanted.iter().map(|w| w.row));
         let out = &mut *spans[first.span].out;
         let before = out.len();
-        backend.logits(depth, rows, out);
+        backend.logits(depth, rows, out)?;
         return check_logits(&out[before..]);
     }
     for part in wanted.chunks(LOGITS_TOGETHER) {
         rows.clear();
         rows.extend(part.iter().map(|w| w.row));
         logits.clear();
-        backend.logits(depth, rows, logits);
+        backend.logits(depth, rows, logits)?;
         check_logits(logits)?;
         let each = logits.len() / part.len();
         for (w, row) in part.iter().zip(logits.chunks_exact(each)) {

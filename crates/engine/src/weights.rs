@@ -1,17 +1,24 @@
-//! From stored bytes to operands in memory: which encoding each one takes, and loading them.
+//! From stored bytes to operands in memory: which encoding each one takes, how many bytes that is,
+//! and loading them.
+
+mod load;
+mod stream;
 
 use crate::error::Error;
 use crate::memory::Buffer;
 use crate::options::{Options, SourcePolicy};
-use lamella_container::{CodecError, Store, decode, quantise};
-use lamella_kernels::{Matrix, pack, packed_bytes};
+use lamella_container::{CodecError, Store};
+use lamella_kernels::packed_bytes;
 use lamella_program::block::{Ffn, GatedUnit, Mixer};
 use lamella_program::closure::{draft_operands, part_operands};
 use lamella_program::encoding::Policy;
 use lamella_program::{Encoding, Operand, OperandId, Program, Role};
+use load::Job;
+pub(crate) use load::{Loaded, load_all, read_f32};
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::Mutex;
+use stream::stream_rows;
+pub(crate) use stream::{check_streamed, may_stay_on_disk, stream_bytes, streamed_bytes};
 
 /// How one operand comes into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +38,8 @@ pub(crate) enum Layout {
     Packed,
     /// f32, row after row.
     Rows,
+    /// On disk, a few rows at a time in memory, as the matrix kernels read them.
+    Streamed,
     /// Nowhere: only the draft or another part of the model uses it, and that is not opened.
     Absent,
 }
@@ -246,26 +255,34 @@ const WINDOWS: u64 = 2 << 20;
 
 /// Bytes that loading one item takes for a while, beside its place: what [`load`] allocates.
 fn load_bytes(operand: &Operand, choice: Choice) -> Result<u64, Error> {
+    match choice.layout {
+        Layout::Absent => Ok(0),
+        // Only its digest is checked; the buffers of its rows come later, and for good.
+        Layout::Streamed => Ok(WINDOWS),
+        _ => buffer_bytes(operand, choice, operand.rows()),
+    }
+}
+
+/// Bytes of the buffers through which `rows` rows of an item pass.
+fn buffer_bytes(operand: &Operand, choice: Choice, rows: usize) -> Result<u64, Error> {
     let Choice {
         stored,
         resident,
         layout,
     } = choice;
-    if layout == Layout::Absent {
-        return Ok(0);
-    }
-    let (rows, cols) = (operand.rows(), operand.cols());
+    let cols = operand.cols();
     let bytes = |encoding: Encoding| {
         let bytes = encoding.matrix_bytes(rows, cols);
         bytes.map(|b| b as u64).ok_or_else(|| too_large(operand))
     };
-    let values = (operand.item_elements() as u64).saturating_mul(4);
-    let packs = layout == Layout::Packed && stored == resident;
+    let values = (rows as u64).saturating_mul(cols as u64).saturating_mul(4);
+    let matrix = layout != Layout::Rows;
+    let packs = matrix && stored == resident;
     let windows = WINDOWS.min(values.saturating_mul(2));
     let own = match () {
         () if packs && stored.is_tiled() => 0,
         () if packs && operand.role.may_quantise() => bytes(stored)?,
-        () if layout == Layout::Packed && resident.is_compiled() => bytes(stored)? + values,
+        () if matrix && resident.is_compiled() => bytes(stored)? + values,
         // The values twice: as numbers and as bytes, or before and after quantising.
         () => bytes(stored)?
             .saturating_add(values.saturating_mul(2))
@@ -286,7 +303,8 @@ pub(crate) fn list_bytes(program: &Program, choices: &[Choice]) -> [u64; 2] {
 /// Items to load.
 fn count_items(program: &Program, choices: &[Choice]) -> usize {
     let operands = program.operands.iter().zip(choices);
-    let held = operands.filter(|(_, choice)| choice.layout != Layout::Absent);
+    let held =
+        operands.filter(|(_, choice)| !matches!(choice.layout, Layout::Absent | Layout::Streamed));
     held.fold(0, |sum, (operand, _)| sum.saturating_add(operand.items()))
 }
 
@@ -312,6 +330,7 @@ fn item_bytes(operand: &Operand, choice: Choice) -> Result<usize, Error> {
     let bytes = match choice.layout {
         Layout::Rows => operand.item_elements().checked_mul(4),
         Layout::Packed => packed_bytes(choice.resident, operand.rows(), operand.cols()),
+        Layout::Streamed => packed_bytes(choice.resident, stream_rows(operand), operand.cols()),
         Layout::Absent => Some(0),
     };
     bytes
@@ -367,232 +386,6 @@ fn too_large(operand: &Operand) -> Error {
             operand.name, operand.shape
         ),
     }
-}
-
-/// One item of an operand as f32, row-major.
-pub(crate) fn read_f32(
-    store: &Store,
-    id: OperandId,
-    item: usize,
-    choice: Choice,
-) -> Result<Vec<f32>, Error> {
-    let operand = store.program().operand(id);
-    let (rows, cols) = (operand.rows(), operand.cols());
-    let mut values = read_decoded(store, id, item, choice.stored)?;
-    if choice.resident.is_compiled() && choice.stored != choice.resident {
-        let size = choice
-            .resident
-            .matrix_bytes(rows, cols)
-            .ok_or_else(|| too_large(operand))?;
-        let mut bytes = vec![0; size];
-        quantise(choice.resident, rows, cols, &values, &mut bytes)
-            .map_err(|e| codec(operand, item, e))?;
-        decode(choice.resident, rows, cols, &bytes, &mut values)
-            .map_err(|e| codec(operand, item, e))?;
-    }
-    Ok(values)
-}
-
-fn read_decoded(
-    store: &Store,
-    id: OperandId,
-    item: usize,
-    stored: Encoding,
-) -> Result<Vec<f32>, Error> {
-    let operand = store.program().operand(id);
-    let (rows, cols) = (operand.rows(), operand.cols());
-    let size = stored
-        .matrix_bytes(rows, cols)
-        .ok_or_else(|| too_large(operand))?;
-    let mut bytes = vec![0; size];
-    store.read(id, item, stored, &mut bytes)?;
-    let mut values = vec![0.0; operand.item_elements()];
-    decode(stored, rows, cols, &bytes, &mut values).map_err(|e| codec(operand, item, e))?;
-    Ok(values)
-}
-
-/// An operand in memory, laid out as the cpu backend reads it.
-pub(crate) struct Loaded {
-    encoding: Encoding,
-    layout: Layout,
-    rows: usize,
-    cols: usize,
-    item_bytes: usize,
-    data: Buffer,
-}
-
-impl Loaded {
-    /// One item as a matrix.
-    ///
-    /// # Panics
-    /// If it is laid out otherwise; the closure check refuses programs that would read it so.
-    pub(crate) fn matrix(&self, item: usize) -> Matrix<'_> {
-        assert!(
-            self.layout == Layout::Packed,
-            "a matrix of {:?}",
-            self.layout
-        );
-        let data = &self.data[item * self.item_bytes..(item + 1) * self.item_bytes];
-        Matrix {
-            encoding: self.encoding,
-            rows: self.rows,
-            cols: self.cols,
-            data,
-        }
-    }
-
-    /// The values of an operand that is held in rows.
-    ///
-    /// # Panics
-    /// As [`Loaded::matrix`].
-    pub(crate) fn vector(&self) -> &[f32] {
-        assert!(self.layout == Layout::Rows, "values of {:?}", self.layout);
-        let count = self.rows * self.cols;
-        let held = self.data.len() / size_of::<f32>();
-        assert!(count <= held, "{count} values, {held} are held");
-        // SAFETY: the buffer is page-aligned, holds at least `count` f32, and every bit pattern
-        // is a valid f32.
-        unsafe { std::slice::from_raw_parts(self.data.as_ptr().cast::<f32>(), count) }
-    }
-
-    /// Bytes it has.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.data.len() as u64
-    }
-
-    /// Bytes of memory it takes.
-    pub(crate) fn mapped(&self) -> u64 {
-        Buffer::taken(self.data.len())
-    }
-}
-
-/// Reads every operand into memory with `threads` threads.
-pub(crate) fn load_all(
-    store: &Store,
-    choices: &[Choice],
-    threads: usize,
-    progress: &mut dyn FnMut(OpenProgress),
-) -> Result<Vec<Loaded>, Error> {
-    let mut loaded = Vec::with_capacity(choices.len());
-    for (operand, &choice) in store.program().operands.iter().zip(choices) {
-        loaded.push(Loaded {
-            encoding: match choice.layout {
-                Layout::Rows | Layout::Absent => Encoding::F32,
-                Layout::Packed => choice.resident,
-            },
-            layout: choice.layout,
-            rows: operand.rows(),
-            cols: operand.cols(),
-            item_bytes: item_bytes(operand, choice)?,
-            data: Buffer::zeroed(resident_bytes(operand, choice)?)?,
-        });
-    }
-    let total = loaded.iter().map(Loaded::bytes).sum();
-    let mut jobs = Vec::with_capacity(count_items(store.program(), choices));
-    for (index, l) in loaded.iter_mut().enumerate() {
-        if l.item_bytes == 0 {
-            continue;
-        }
-        let id = OperandId(index as u32);
-        for (item, slot) in l.data.chunks_exact_mut(l.item_bytes).enumerate() {
-            jobs.push(Mutex::new(Job {
-                id,
-                item,
-                choice: choices[index],
-                slot,
-            }));
-        }
-    }
-    run_jobs(store, &jobs, threads, total, progress)?;
-    drop(jobs);
-    Ok(loaded)
-}
-
-struct Job<'b> {
-    id: OperandId,
-    item: usize,
-    choice: Choice,
-    slot: &'b mut [u8],
-}
-
-fn run_jobs(
-    store: &Store,
-    jobs: &[Mutex<Job<'_>>],
-    threads: usize,
-    total: u64,
-    progress: &mut dyn FnMut(OpenProgress),
-) -> Result<(), Error> {
-    let next = AtomicUsize::new(0);
-    let (sender, receiver) = mpsc::channel();
-    std::thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, jobs.len().max(1)) {
-            let sender = sender.clone();
-            let next = &next;
-            scope.spawn(move || {
-                while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let mut job = job.lock().unwrap_or_else(PoisonError::into_inner);
-                    let result = load(store, &mut job).map(|()| job.slot.len() as u64);
-                    let failed = result.is_err();
-                    // The receiver hangs up after the first error; then there is no more to do.
-                    if sender.send(result).is_err() || failed {
-                        return;
-                    }
-                }
-            });
-        }
-        drop(sender);
-        let mut done = 0;
-        let result = receiver.iter().try_for_each(|finished| {
-            done += finished?;
-            progress(OpenProgress { done, total });
-            Ok(())
-        });
-        drop(receiver);
-        result
-    })
-}
-
-fn load(store: &Store, job: &mut Job<'_>) -> Result<(), Error> {
-    let operand = store.program().operand(job.id);
-    let (rows, cols) = (operand.rows(), operand.cols());
-    let Choice {
-        stored,
-        resident,
-        layout,
-    } = job.choice;
-    if layout == Layout::Rows {
-        // The values are those the encoding stands for, whoever reads them.
-        let values = read_f32(store, job.id, job.item, job.choice)?;
-        for (slot, value) in job.slot.chunks_exact_mut(4).zip(values) {
-            slot.copy_from_slice(&value.to_le_bytes());
-        }
-        return Ok(());
-    }
-    let stored_bytes = stored
-        .matrix_bytes(rows, cols)
-        .ok_or_else(|| too_large(operand))?;
-    if stored.is_tiled() && stored == resident {
-        store.read(job.id, job.item, stored, &mut job.slot[..stored_bytes])?;
-        return Ok(());
-    }
-    if stored == resident && operand.role.may_quantise() {
-        let mut bytes = vec![0; stored_bytes];
-        store.read(job.id, job.item, stored, &mut bytes)?;
-        pack(stored, rows, cols, &bytes, job.slot);
-        return Ok(());
-    }
-    let values = read_decoded(store, job.id, job.item, stored)?;
-    if resident.is_compiled() {
-        let size = resident
-            .matrix_bytes(rows, cols)
-            .ok_or_else(|| too_large(operand))?;
-        quantise(resident, rows, cols, &values, &mut job.slot[..size])
-            .map_err(|e| codec(operand, job.item, e))?;
-        return Ok(());
-    }
-    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    pack(Encoding::F32, rows, cols, &bytes, job.slot);
-    Ok(())
 }
 
 #[cfg(test)]

@@ -102,7 +102,10 @@ pub(crate) trait Backend: Send {
     }
 
     /// Starts a piece of `tokens.len()` rows from their embeddings.
-    fn embed(&mut self, segments: &[Segment], tokens: &[u32]);
+    ///
+    /// # Errors
+    /// If embeddings that stay on disk cannot be read.
+    fn embed(&mut self, segments: &[Segment], tokens: &[u32]) -> Result<(), Error>;
 
     /// Starts a piece of depth `depth` of the draft: joins the embeddings of `tokens` with the rows
     /// `read` `[tokens, width]`.
@@ -134,7 +137,15 @@ pub(crate) trait Backend: Send {
 
     /// Appends the logits of the given rows of the piece to `out`, `[rows.len(), logits]`, through
     /// the exit of `depth` or of the main model.
-    fn logits(&mut self, depth: Option<usize>, rows: &[u32], out: &mut Vec<f32>);
+    ///
+    /// # Errors
+    /// If a head that stays on disk cannot be read; `out` may then be longer than it was.
+    fn logits(
+        &mut self,
+        depth: Option<usize>,
+        rows: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), Error>;
 
     /// Replaces `out` by what a depth of the draft reads of the piece, `[rows, width]`, after the
     /// layer of `depth` or the main model's last.

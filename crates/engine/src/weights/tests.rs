@@ -36,12 +36,16 @@ fn maps_of_a_unit_are_held_in_one_encoding_or_refused() {
 
 fn loaded(layout: Layout, cols: usize) -> Loaded {
     Loaded {
-        encoding: Encoding::F32,
-        layout,
+        choice: Choice {
+            stored: Encoding::F32,
+            resident: Encoding::F32,
+            layout,
+        },
         rows: 16,
         cols,
         item_bytes: 256,
         data: Buffer::zeroed(256).expect("memory"),
+        held: 0..0,
     }
 }
 

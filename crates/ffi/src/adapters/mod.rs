@@ -197,6 +197,7 @@ fn facts(model: &Model) -> serde_json::Value {
         "max_context_tokens": program.dims.context,
         "elements_by_encoding": report.encodings,
         "weight_bytes": report.resident_bytes,
+        "weight_bytes_on_disk": report.streamed_bytes,
         "workspace_bytes": report.workspace_bytes,
         "container": model.store().identity(),
     })

@@ -25,6 +25,7 @@ use crate::profile::{Clock, Operator};
 use crate::state::{RowLayout, item_names};
 use crate::step::Span;
 use crate::weights::Loaded;
+use lamella_container::Store;
 use lamella_kernels::{
     Epilogue, Isa, Kernels, NormWeight, Pool, Rows, SharedRows, angles, rope_frequencies,
     transpose_taps, unpack_row,
@@ -56,6 +57,8 @@ pub(crate) struct Cpu {
 /// What does not change between steps.
 struct Core {
     program: Arc<Program>,
+    /// Where weights that stay on disk are read from.
+    store: Arc<Store>,
     weights: Vec<Loaded>,
     kernels: Kernels,
     pool: Pool,
@@ -131,9 +134,10 @@ fn transposed_taps(program: &Program, weights: &[Loaded]) -> Vec<Box<[f32]>> {
 }
 
 impl Cpu {
-    /// Takes over the loaded operands of `program`.
+    /// Takes over the loaded operands of `program`, which came from `store`.
     pub(crate) fn new(
         program: Arc<Program>,
+        store: Arc<Store>,
         part: &Part,
         weights: Vec<Loaded>,
         shape: Shape,
@@ -161,6 +165,7 @@ impl Cpu {
         Ok(Cpu {
             core: Core {
                 program,
+                store,
                 weights,
                 kernels,
                 pool,
@@ -232,8 +237,8 @@ impl Core {
     /// The embedding of a token as it enters the streams.
     fn embed_token(&self, token: u32, out: &mut [f32]) {
         let entry = &self.program.entry;
-        let table = self.weights[entry.embedding.index()].matrix(0);
-        unpack_row(&table, token as usize, out);
+        let (first, table) = self.weights[entry.embedding.index()].tile();
+        unpack_row(&table, token as usize - first, out);
         if let Some(scale) = entry.scale {
             self.kernels.scale(out, scale);
         }
@@ -282,9 +287,10 @@ impl Backend for Cpu {
         self.core.weights.iter().map(Loaded::mapped).sum()
     }
 
-    fn embed(&mut self, segments: &[Segment], tokens: &[u32]) {
+    fn embed(&mut self, segments: &[Segment], tokens: &[u32]) -> Result<(), Error> {
         self.begin(segments);
-        let core = &self.core;
+        let core = &mut self.core;
+        let embedding = core.program.entry.embedding;
         let (width, stream) = (core.program.dims.hidden, core.program.boundary.width);
         let first = core.program.layers.first().map(|layer| &layer.residual);
         let last_only = matches!(first, Some(Residual::AttentionResidual { .. }));
@@ -292,6 +298,7 @@ impl Backend for Cpu {
             // The last part is the running sum of an attention residual; other streams all start
             // as the embedding.
             let (others, own) = row.split_at_mut(stream - width);
+            core.weights[embedding.index()].hold_row(&core.store, embedding, token as usize)?;
             core.embed_token(token, own);
             if last_only {
                 // Nothing is sealed yet; a row that goes to another node has no leftovers in it.
@@ -303,6 +310,7 @@ impl Backend for Cpu {
             }
         }
         core.clock.stop(Operator::Embedding);
+        Ok(())
     }
 
     fn join(&mut self, depth: usize, segments: &[Segment], tokens: &[u32], read: &[f32]) {
@@ -408,55 +416,82 @@ impl Backend for Cpu {
         self.core.draft_rows(depth, &self.work, out);
     }
 
-    fn logits(&mut self, depth: Option<usize>, rows: &[u32], out: &mut Vec<f32>) {
+    fn logits(
+        &mut self,
+        depth: Option<usize>,
+        rows: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), Error> {
         let Cpu { core, work } = self;
         core.clock.start();
+        core.enter_exit(depth, rows, work);
         let exit = core.program.exit_of(depth);
-        let width = core.program.dims.hidden;
-        let count = rows.len();
-        let work = &mut *work;
+        let (head, logits, cap) = (exit.head, exit.logits, exit.soft_cap);
+        let before = out.len();
+        out.resize(before + rows.len() * logits, 0.0);
+        let target = SharedRows::new(&mut out[before..], logits, logits);
+        let mut first = 0;
+        while first < logits {
+            let weights = &mut core.weights[head.index()];
+            let held = match weights.is_streamed() {
+                true => weights.hold_tile(&core.store, head, first)?,
+                false => logits,
+            };
+            let end = (first + held).min(logits);
+            core.head_columns(head, rows.len(), work, &target.columns(first..end));
+            first = end;
+        }
+        if let Some(cap) = cap {
+            for logit in &mut out[before..] {
+                *logit = cap * libm::tanhf(*logit / cap);
+            }
+        }
+        core.clock.stop(Operator::Head);
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Norms the given rows of the piece as the exit wants them, into the first of `work.normed`.
+    fn enter_exit(&self, depth: Option<usize>, rows: &[u32], work: &mut Work) {
+        let exit = self.program.exit_of(depth);
+        let width = self.program.dims.hidden;
         if let Some(reduction) = &exit.reduction
             && !work.reduced
         {
-            core.reduce(reduction, work);
+            self.reduce(reduction, work);
             work.reduced = true;
         }
         let source = match exit.reduction {
             Some(_) => &work.mixed,
             None => &work.hidden,
         };
-        core.norm_rows(
-            exit.norm.as_ref(),
-            source,
-            Rows::At(rows),
-            &mut work.normed[..count * width],
-            width,
-        );
+        let normed = &mut work.normed[..rows.len() * width];
+        self.norm_rows(exit.norm.as_ref(), source, Rows::At(rows), normed, width);
         if let Some(scale) = exit.scale {
-            core.kernels.scale(&mut work.normed[..count * width], scale);
+            self.kernels.scale(normed, scale);
         }
-        let mut head = core.weights[exit.head.index()].matrix(0);
-        head.rows = exit.logits;
+        let encoding = self.weights[exit.head.index()].encoding();
+        let normed = &work.normed[..rows.len() * width];
+        self.quantise_for(&[encoding], normed, width, &mut work.quantised);
+    }
+
+    /// Logits of `count` normed rows through the rows of the head that are in memory, as many as
+    /// `target` has columns.
+    fn head_columns(&self, head: OperandId, count: usize, work: &Work, target: &SharedRows<'_>) {
+        let width = self.program.dims.hidden;
+        let (_, mut matrix) = self.weights[head.index()].tile();
+        matrix.rows = target.width();
         let normed = &work.normed[..count * width];
-        core.quantise_for(&[head.encoding], normed, width, &mut work.quantised);
-        let input = rows::input(head.encoding, normed, width, &work.quantised);
-        let before = out.len();
-        out.resize(before + count * exit.logits, 0.0);
-        let target = SharedRows::new(&mut out[before..], exit.logits, exit.logits);
-        core.over_blocks(head.blocks(), count, &|blocks| {
+        let input = rows::input(matrix.encoding, normed, width, &work.quantised);
+        self.over_blocks(matrix.blocks(), count, &|blocks| {
             let rows = Rows::First(count);
             // SAFETY: each task writes the columns of its own blocks.
             unsafe {
-                core.kernels
-                    .matmul(&head, blocks, input, rows, &target, rows, Epilogue::Store);
+                self.kernels
+                    .matmul(&matrix, blocks, input, rows, target, rows, Epilogue::Store);
             }
         });
-        if let Some(cap) = exit.soft_cap {
-            for logit in &mut out[before..] {
-                *logit = cap * libm::tanhf(*logit / cap);
-            }
-        }
-        core.clock.stop(Operator::Head);
     }
 }
 

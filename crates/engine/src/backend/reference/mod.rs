@@ -193,12 +193,13 @@ impl Backend for Reference {
         self.operands.iter().map(|o| o.len() as u64 * 4).sum()
     }
 
-    fn embed(&mut self, _segments: &[Segment], tokens: &[u32]) {
+    fn embed(&mut self, _segments: &[Segment], tokens: &[u32]) -> Result<(), Error> {
         let rows = tokens.iter();
         self.hidden = rows
             .flat_map(|&token| self.enter(&self.embedding(token)))
             .collect();
         self.selections = vec![None; tokens.len()];
+        Ok(())
     }
 
     fn join(&mut self, depth: usize, _segments: &[Segment], tokens: &[u32], read: &[f32]) {
@@ -282,7 +283,12 @@ impl Backend for Reference {
         *out = self.read_by_draft(depth);
     }
 
-    fn logits(&mut self, depth: Option<usize>, rows: &[u32], out: &mut Vec<f32>) {
+    fn logits(
+        &mut self,
+        depth: Option<usize>,
+        rows: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), Error> {
         let exit = self.program.exit_of(depth);
         let (width, hidden) = (self.program.boundary.width, self.program.dims.hidden);
         for &row in rows {
@@ -304,5 +310,6 @@ impl Backend for Reference {
                     }),
             );
         }
+        Ok(())
     }
 }
