@@ -8,7 +8,9 @@ mod damage;
 
 use common::{check_bad_values, check_extra_tensors, defects, fixture, one_defect, program, with};
 use common::{tensor, without};
-use damage::{check_needed_keys, check_tensors, check_unknown_keys, slice};
+use damage::{
+    check_needed_keys, check_tensors, check_unknown_keys, lower_with_changed_bytes, slice,
+};
 use lamella_program::block::{Ffn, Mixer};
 use lamella_program::operand::Coding;
 use lamella_program::{Program, TensorInfo};
@@ -340,4 +342,10 @@ fn what_the_configuration_may_say() {
     assert_eq!(program(&moved, &table), program(&config, &table));
     let harmed = with(&moved, &format!("text_config.{KEY}.ignore"), json!([W13]));
     assert!(defects(&harmed, &table).len() > 1);
+}
+
+#[test]
+fn a_changed_byte_is_answered() {
+    let (config, table) = compressed();
+    assert!(lower_with_changed_bytes(&config, &table) > 0);
 }
