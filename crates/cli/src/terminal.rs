@@ -67,13 +67,14 @@ pub(crate) fn write(text: &str) -> anyhow::Result<()> {
         .context("standard output")
 }
 
-/// Prints what a model wrote. On a terminal, control characters other than line breaks and tabs
-/// are replaced: an answer must not move the cursor or change the title of a window.
-pub(crate) fn print_answer(text: &str) -> anyhow::Result<()> {
+/// What a model wrote, as it may be printed. On a terminal, control characters other than line
+/// breaks and tabs are replaced: an answer must not move the cursor or change the title of a
+/// window.
+pub(crate) fn answer(text: &str) -> String {
     if io::stdout().is_terminal() {
-        write(&visible(text))
+        visible(text)
     } else {
-        write(text)
+        text.to_owned()
     }
 }
 

@@ -5,7 +5,7 @@
 mod common;
 
 use common::World;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 const QUESTION: &str = "What is the capital of Kenya?";
@@ -75,9 +75,8 @@ fn bytes_as_ranks() -> String {
         .collect()
 }
 
-#[test]
-fn a_model_with_tiktoken_model_chats_in_the_format_of_its_tokens() {
-    let world = World::new();
+/// A model with `tiktoken.model`, whose tokens are those of a format in code.
+fn model_with_ranks(world: &World) -> String {
     let tokens = [
         "[BOS]",
         "<|end_of_msg|>",
@@ -94,8 +93,14 @@ fn a_model_with_tiktoken_model_chats_in_the_format_of_its_tokens() {
         ("tiktoken.model", bytes_as_ranks()),
         ("tokenizer_config.json", config.to_string()),
     ];
-    let model = checkpoint(&world, "kimi_k3-101", &texts);
-    let model = model.to_str().unwrap();
+    let model = checkpoint(world, "kimi_k3-101", &texts);
+    model.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_model_with_tiktoken_model_chats_in_the_format_of_its_tokens() {
+    let world = World::new();
+    let model = &*model_with_ranks(&world);
     let tokens = |options: &[&str]| {
         let args = ["run", model, "Hi", "--json", "--max-tokens", "2"];
         let json = world.run([&args[..], options].concat()).json();
@@ -110,4 +115,81 @@ fn a_model_with_tiktoken_model_chats_in_the_format_of_its_tokens() {
     world
         .run(["run", model, "Hi", "--reasoning-effort", "medium"])
         .fails(2, &["`medium` is unknown"]);
+}
+
+/// The demo model calls a tool; the next prompt holds the call as the model wrote it.
+#[test]
+fn calls_are_told_from_text_and_remembered() {
+    let world = World::new();
+    let tool = json!([{"type": "function", "function": {"name": "get_weather", "description":
+        "Get the weather in a city.", "parameters": {"type": "object", "properties":
+        {"city": {"type": "string"}}, "required": ["city"]}}}]);
+    std::fs::write(world.path("tools.json"), tool.to_string()).unwrap();
+    let question = "I am going to Budapest. How is the weather?";
+    let asked = [
+        "run",
+        "demo",
+        "--tools",
+        "tools.json",
+        "--system",
+        "Answer briefly.",
+    ];
+    let shown = world.run([&asked[..], &[question]].concat());
+    assert_eq!(shown.ok(), "[call get_weather {\"city\": \"Budapest\"}]\n");
+    let lines = format!("{question}\nThank you.\n");
+    let ran = world.run_with_input(&[&asked[..], &["--chat", "--json"]].concat(), lines);
+    let answers: Vec<Value> = ran
+        .ok()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let call = json!({"id": null, "type": "function", "incomplete": false, "function":
+        {"name": "get_weather", "arguments": "{\"city\": \"Budapest\"}"}});
+    assert_eq!(answers[0]["tool_calls"], json!([call]));
+    assert_eq!(
+        (&answers[0]["text"], &answers[0]["reasoning"]),
+        (&json!(""), &json!(""))
+    );
+    let usage = |answer: usize, key: &str| answers[answer]["usage"][key].as_u64().unwrap();
+    // All but the last token of the call was read when it was made.
+    assert!(
+        usage(1, "cached_tokens") + 1 >= usage(0, "total_tokens"),
+        "{answers:?}"
+    );
+}
+
+/// The prompt opens the thoughts, and the answer ends before they do.
+#[test]
+fn thoughts_are_marked_or_hidden() {
+    let world = World::new();
+    let model = model_with_ranks(&world);
+    // Nothing but `a` can be said.
+    let asked = [
+        "run",
+        &model,
+        "Hi",
+        "--max-tokens",
+        "4",
+        "--logit-bias",
+        "97=1000",
+    ];
+    let json = world.run([&asked[..], &["--json"]].concat()).json();
+    assert_eq!(
+        (&json["reasoning"], &json["text"]),
+        (&json!("aaaa"), &json!(""))
+    );
+    let shown = world.run(asked);
+    assert_eq!(shown.ok(), "[thinking]\naaaa\n[/thinking]\n");
+    let hidden = world.run([&asked[..], &["--hide-thinking"]].concat());
+    assert_eq!(hidden.ok(), "\n");
+    let raw = world.run([&asked[..], &["--raw"]].concat());
+    assert_eq!(raw.ok(), "aaaa\n");
+    // Stop strings are for the answer, not for thoughts.
+    let stop = world
+        .run([&asked[..], &["--json", "--stop", "aa"]].concat())
+        .json();
+    assert_eq!(
+        (&stop["reasoning"], &stop["finish_reason"]),
+        (&json!("aaaa"), &json!("length"))
+    );
 }

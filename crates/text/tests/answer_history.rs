@@ -143,7 +143,9 @@ fn answers_of_the_demo_come_back() {
 const OBJECT: &str = r#"
 {%- for m in messages %}
     {{- '<|im_start|>' + m.role + '\n' }}
-    {%- if m.reasoning_content %}{{- '<think>\n' + m.reasoning_content + '\n</think>\n\n' }}{% endif %}
+    {%- if m.reasoning_content %}
+        {{- '<think>\n' + m.reasoning_content + '\n</think>\n\n' }}
+    {%- endif %}
     {{- m.content }}
     {%- for c in m.tool_calls or [] %}
         {%- if m.content or not loop.first %}{{- '\n' }}{% endif %}
@@ -163,7 +165,8 @@ const FUNCTION: &str = r#"
     {%- endif %}
     {{- m.content }}
     {%- for c in m.tool_calls or [] %}
-        {%- if m.content and loop.first %}{{- '\n\n' }}{% elif not loop.first %}{{- '\n' }}{% endif %}
+        {%- if m.content and loop.first %}{{- '\n\n' }}{% endif %}
+        {%- if not loop.first %}{{- '\n' }}{% endif %}
         {{- '<tool_call>\n<function=' + c.function.name + '>\n' }}
         {%- for k, v in c.function.arguments | items %}
             {{- '<parameter=' + k + '>\n' }}

@@ -105,9 +105,12 @@ pub(crate) struct RunArgs {
     /// Continue the prompt as plain text, without the model's chat template
     #[arg(long)]
     pub(crate) raw: bool,
-    /// Print one JSON object per answer: text, ids, finish reason, usage, timings
+    /// Print one JSON object per answer: text, reasoning, calls, ids, finish reason, usage, timings
     #[arg(long)]
     pub(crate) json: bool,
+    /// Do not show what the model thinks before it answers
+    #[arg(long)]
+    pub(crate) hide_thinking: bool,
     #[command(flatten)]
     pub(crate) answer: AnswerArgs,
     #[command(flatten)]

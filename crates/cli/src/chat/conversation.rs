@@ -2,16 +2,16 @@
 
 use super::drafts::{Drafting, Drafts};
 use super::switches;
+use super::writing::{OnEvent, Writing};
 use crate::args::AnswerArgs;
 use crate::failure::Failure;
 use crate::model;
 use lamella_engine::generate::{
-    FinishReason, GenerateError, GenerateOptions, LogitsSession, Sampling, SpeculationStats, Token,
-    generate, generate_speculating,
+    GenerateError, GenerateOptions, LogitsSession, Sampling, SpeculationStats, Token, generate,
+    generate_speculating,
 };
 use lamella_engine::{Error, ModelSession};
-use lamella_text::{Bundle, ChatOptions, Message, StopStrings, TextStream};
-use std::ops::ControlFlow;
+use lamella_text::{AnswerStream, Bundle, ChatOptions, Message, StopStrings};
 use std::time::{Duration, Instant};
 
 /// A conversation, and how much of it the model has read.
@@ -63,7 +63,8 @@ impl End {
 /// An answer and what it took.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
-    pub(crate) text: String,
+    /// What was said: reasoning, content, calls.
+    pub(crate) said: lamella_text::Answer,
     /// Tokens generated, without the stop token.
     pub(crate) ids: Vec<u32>,
     pub(crate) end: End,
@@ -131,24 +132,30 @@ impl Conversation {
         self.messages = text.map(Message::system).into_iter().collect();
     }
 
-    /// Answers what was said; `on_text` gets the text as it comes. The answer becomes part of the
+    /// Answers what was said; `on_event` gets the answer as it comes. It becomes part of the
     /// conversation.
     ///
     /// # Errors
     /// If the template refuses the conversation, it does not fit the context, the model fails, or
-    /// `on_text` does. The session then holds a prefix of what it held and read.
+    /// `on_event` does. The session then holds a prefix of what it held and read.
     pub(crate) fn answer(
         &mut self,
         asked: &Asked,
-        on_text: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+        on_event: OnEvent<'_>,
     ) -> anyhow::Result<Answer> {
-        let prompt = self
-            .bundle
-            .encode_chat(&self.messages, &asked.prompt)
+        let (ids, stream) = self
+            .prompt(asked)
             .map_err(|error| model::text_error(self.session.model().store().dir(), error))?;
-        let answer = self.complete(&prompt, asked, on_text)?;
-        self.messages.push(Message::assistant(&answer.text));
+        let answer = self.complete(&ids, stream, asked, on_event)?;
+        self.messages.push(answer.said.message());
         Ok(answer)
+    }
+
+    /// The prompt's ids, and the stream for its answer.
+    fn prompt(&self, asked: &Asked) -> Result<(Vec<u32>, AnswerStream), lamella_text::Error> {
+        let prompt = self.bundle.chat()?.render(&self.messages, &asked.prompt)?;
+        let stream = self.bundle.answer(&prompt, &asked.prompt, &asked.stop);
+        Ok((prompt.ids(&self.bundle.tokenizer)?, stream))
     }
 
     /// Continues `text` as it stands, outside the conversation.
@@ -159,17 +166,19 @@ impl Conversation {
         &mut self,
         text: &str,
         asked: &Asked,
-        on_text: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+        on_event: OnEvent<'_>,
     ) -> anyhow::Result<Answer> {
         let prompt = self.bundle.tokenizer.encode(text, true)?;
-        self.complete(&prompt, asked, on_text)
+        let stream = AnswerStream::plain(&self.bundle.tokenizer, &asked.stop);
+        self.complete(&prompt, stream, asked, on_event)
     }
 
     fn complete(
         &mut self,
         prompt: &[u32],
+        stream: AnswerStream,
         asked: &Asked,
-        on_text: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+        on_event: OnEvent<'_>,
     ) -> anyhow::Result<Answer> {
         let cached = self.rewind(prompt);
         let options = GenerateOptions {
@@ -180,7 +189,7 @@ impl Conversation {
             earlier: prompt[..cached].to_vec(),
             ..GenerateOptions::default()
         };
-        let mut writing = Writing::new(self.bundle.stream(&asked.stop, false), on_text);
+        let mut writing = Writing::new(stream, on_event);
         let start = Instant::now();
         let model = self.session.model();
         let drafts = self.drafts.speculator(asked.drafting, model)?;
@@ -206,7 +215,7 @@ impl Conversation {
             decoded_tokens: writing.ids.len().saturating_sub(1),
             speculation: None,
             seed: asked.seed,
-            text: String::new(),
+            said: lamella_text::Answer::default(),
             ids: Vec::new(),
         };
         match result {
@@ -224,7 +233,7 @@ impl Conversation {
             }
             Err(error) => return Err(failure(error)),
         }
-        (answer.text, answer.ids) = (writing.text, writing.ids);
+        (answer.said, answer.ids) = writing.said();
         Ok(answer)
     }
 
@@ -241,67 +250,6 @@ impl Conversation {
         let keep = self.session.rewind(keep);
         self.read.truncate(keep);
         keep
-    }
-}
-
-/// An answer being written.
-struct Writing<'a> {
-    stream: TextStream,
-    on_text: &'a mut dyn FnMut(&str) -> anyhow::Result<()>,
-    text: String,
-    ids: Vec<u32>,
-    /// When the first token came.
-    first: Option<Instant>,
-    failed: Option<anyhow::Error>,
-}
-
-impl<'a> Writing<'a> {
-    fn new(
-        stream: TextStream,
-        on_text: &'a mut dyn FnMut(&str) -> anyhow::Result<()>,
-    ) -> Writing<'a> {
-        Writing {
-            stream,
-            on_text,
-            text: String::new(),
-            ids: Vec::new(),
-            first: None,
-            failed: None,
-        }
-    }
-
-    fn token(&mut self, token: Token<'_>) -> ControlFlow<()> {
-        self.first.get_or_insert_with(Instant::now);
-        self.ids.push(token.id);
-        let shown = self.stream.push(token.id).to_owned();
-        self.show(&shown);
-        if self.failed.is_some() || self.stream.stopped() {
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
-    }
-
-    fn show(&mut self, shown: &str) {
-        if shown.is_empty() || self.failed.is_some() {
-            return;
-        }
-        self.text.push_str(shown);
-        self.failed = (self.on_text)(shown).err();
-    }
-
-    /// Shows what was held back.
-    fn finish(&mut self) -> anyhow::Result<()> {
-        let rest = self.stream.finish().to_owned();
-        self.show(&rest);
-        self.failed.take().map_or(Ok(()), Err)
-    }
-
-    fn end(&self, reason: FinishReason) -> End {
-        match reason {
-            _ if self.stream.stopped() => End::StopString,
-            FinishReason::Stop { .. } => End::Stop,
-            FinishReason::Length | FinishReason::Halted => End::Length,
-        }
     }
 }
 

@@ -1,15 +1,19 @@
 //! A conversation with a model: answers, and the loop that reads messages from a person.
 
 mod conversation;
+mod display;
 mod drafts;
 mod input;
 mod lines;
 mod slash;
 mod switches;
+mod writing;
 
 pub(crate) use conversation::{Answer, Asked, Conversation, End};
+pub(crate) use display::Display;
 pub(crate) use drafts::Drafting;
 pub(crate) use lines::Lines;
+pub(crate) use writing::OnEvent;
 
 use crate::args::{AnswerArgs, SamplingArgs};
 use crate::failure;

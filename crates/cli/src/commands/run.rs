@@ -1,7 +1,9 @@
 //! `lamella run`: one answer, or a chat.
 
 use crate::args::{AnswerArgs, RunArgs, SamplingArgs};
-use crate::chat::{Answer, Asked, ChatSettings, Conversation, Drafting, End, Lines, Voice, chat};
+use crate::chat::{
+    Answer, Asked, ChatSettings, Conversation, Display, Drafting, End, Lines, OnEvent, Voice, chat,
+};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::model::{self, Place};
@@ -10,8 +12,8 @@ use crate::terminal::{self, Terminal};
 use anyhow::Context;
 use lamella_engine::generate::Sampler;
 use lamella_engine::{Model, ModelSession};
-use lamella_text::StopStrings;
-use serde_json::json;
+use lamella_text::{StopStrings, ToolCall};
+use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Read};
 use std::sync::Arc;
 
@@ -44,6 +46,7 @@ pub(crate) fn run(
         model: &model,
         terminal,
         json: args.json,
+        hides_thinking: args.hide_thinking,
         interrupt,
     };
     match (prompt, lines) {
@@ -131,6 +134,7 @@ struct Printer<'a> {
     model: &'a Model,
     terminal: &'a Terminal,
     json: bool,
+    hides_thinking: bool,
     interrupt: &'a Interrupt,
 }
 
@@ -142,12 +146,13 @@ impl Printer<'_> {
         prompt: &str,
     ) -> anyhow::Result<()> {
         let asked = asked(conversation, &args.answer, &args.sampling)?;
-        let answer = if args.raw {
-            conversation.continue_text(prompt, &asked, &mut |text| self.show(text))
-        } else {
+        let answer = self.shown(|tell| {
+            if args.raw {
+                return conversation.continue_text(prompt, &asked, tell);
+            }
             conversation.say(prompt);
-            conversation.answer(&asked, &mut |text| self.show(text))
-        }?;
+            conversation.answer(&asked, tell)
+        })?;
         self.finish(&answer)?;
         if answer.end == End::Interrupted {
             Err(Failure::interrupted())
@@ -156,20 +161,24 @@ impl Printer<'_> {
         }
     }
 
-    fn show(&self, text: &str) -> anyhow::Result<()> {
+    /// Shows what `answer` tells, and ends it.
+    fn shown(
+        &self,
+        answer: impl FnOnce(OnEvent<'_>) -> anyhow::Result<Answer>,
+    ) -> anyhow::Result<Answer> {
         if self.json {
-            Ok(())
-        } else {
-            terminal::print_answer(text)
+            return answer(&mut |_| Ok(()));
         }
+        let dims = io::stdout().is_terminal();
+        let mut display = Display::new(dims, self.hides_thinking);
+        let given = answer(&mut |event| terminal::write(&display.shown(event)))?;
+        terminal::write(&display.end())?;
+        Ok(given)
     }
 
     fn finish(&self, answer: &Answer) -> anyhow::Result<()> {
         if self.json {
             return terminal::print_json(&self.to_json(answer));
-        }
-        if !answer.text.ends_with('\n') {
-            terminal::print("\n")?;
         }
         self.terminal.note(&summary(answer));
         Ok(())
@@ -178,7 +187,9 @@ impl Printer<'_> {
     fn to_json(&self, answer: &Answer) -> serde_json::Value {
         let read = answer.prompt_tokens - answer.cached_tokens;
         json!({
-            "text": answer.text,
+            "text": answer.said.content,
+            "reasoning": answer.said.reasoning,
+            "tool_calls": answer.said.calls.iter().map(call).collect::<Vec<_>>(),
             "ids": answer.ids,
             "finish_reason": answer.end.name(),
             "seed": answer.seed,
@@ -213,7 +224,7 @@ impl Voice for Printer<'_> {
         settings: &ChatSettings,
     ) -> anyhow::Result<()> {
         let asked = asked(conversation, &settings.answer, &settings.sampling)?;
-        let answer = conversation.answer(&asked, &mut |text| self.show(text))?;
+        let answer = self.shown(|tell| conversation.answer(&asked, tell))?;
         self.interrupt.reset();
         self.finish(&answer)
     }
@@ -225,6 +236,16 @@ impl Voice for Printer<'_> {
             .map(|_| ())
             .map_err(|e| Failure::usage(e.to_string()))
     }
+}
+
+/// A call in the OpenAI shape, and whether it is whole.
+fn call(call: &ToolCall) -> Value {
+    json!({
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+        "incomplete": call.incomplete,
+    })
 }
 
 /// The line under an answer.
