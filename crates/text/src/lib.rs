@@ -4,9 +4,9 @@
 //! format and the [`GenerationDefaults`]. A conversation is a list of [`Message`]s; the template
 //! turns it into the [`Prompt`], the tokenizer turns the prompt into ids. Going back, a [`Decoder`]
 //! works on bytes and shows only whole characters, and a [`TextStream`] adds [`StopStrings`]. An
-//! [`AnswerStream`] also tells reasoning, content and tool calls apart and ends with the [`Message`]
-//! for the conversation. One stream serves the streaming and the whole answer, so the two cannot
-//! differ.
+//! [`AnswerStream`] also tells reasoning, content and tool calls apart and ends with the
+//! [`Message`] for the conversation. One stream serves the streaming and the whole answer, so the
+//! two cannot differ.
 //!
 //! Everything here comes from the checkpoint. Nothing is guessed from a family name, no template
 //! is made up where the checkpoint has none and its tokens are those of no published format, and a

@@ -103,6 +103,15 @@ fn calls_that_are_objects() {
             &["f({\"n\": 1})"],
         ),
         ("<tool_call>{\"name\": \"f\"}", "", "", &["f({})"]),
+    ];
+    for checkpoint in [with_tokens(OBJECT), with_text(OBJECT)] {
+        check(&checkpoint, "x", rows);
+    }
+}
+
+#[test]
+fn objects_that_are_no_calls_or_broken_ones() {
+    let rows: &[Row<'_>] = &[
         // Calls that are none.
         (
             "a<tool_call>b</tool_call>",
