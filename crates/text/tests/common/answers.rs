@@ -1,5 +1,7 @@
 //! Checkpoints whose answers are read: tokens, a template, and words to cut answers with.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::collections::HashMap;
 
 use lamella_text::{Answer, AnswerStream, Bundle, ChatOptions, Message, StopStrings, Tokenizer};
