@@ -399,8 +399,8 @@ pub(crate) fn workspace_bytes(program: &Program, part: &Part, shape: Shape) -> u
         + 2 * w.latent
         + w.experts
         + ropes;
-    // Chosen experts (8 bytes), their rows, weights and identities; pages of a segment; whose row it
-    // is, and its token.
+    // Chosen experts (8 bytes), their rows, weights and identities; pages of a segment; whose row
+    // it is, and its token.
     let routes = w.top_k * (8 + 4 + 4 + 4) + size_of::<SharedPages>() + 4 + 4;
     let quantised = QuantisedRows::bytes(1, w.widest_input()).unwrap_or(0)
         + QuantisedRows::bytes(1, w.hidden.max(w.latent)).unwrap_or(0) * w.top_k
