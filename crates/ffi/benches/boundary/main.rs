@@ -241,7 +241,7 @@ fn snapshots(settings: &Settings, input: &Input, whole: &Layers) {
         }
     }
     let speed = |times: &[f64]| spread(times.iter().map(|t| length as f64 / 1e9 / t));
-    let share = |times: &[f64]| spread(copies.iter().zip(times).map(|(c, t)| c / t));
+    let share = |of: &[f64], times: &[f64]| spread(of.iter().zip(times).map(|(c, t)| c / t));
     println!(
         "state of {} tokens, {:.1} MB",
         settings.state,
@@ -252,11 +252,13 @@ fn snapshots(settings: &Settings, input: &Input, whole: &Layers) {
         speed(&copies)
     );
     println!("  copy into new memory: {:.2} GB/s", speed(&fresh));
+    // A snapshot goes where the host has room; restored state is in new memory.
     for (what, times) in [("snapshot", &written), ("restore", &read)] {
         println!(
-            "  {what}: {:.2} GB/s, {:.3} of the copy",
+            "  {what}: {:.2} GB/s, {:.3} of the first, {:.3} of the second",
             speed(times),
-            share(times)
+            share(&copies, times),
+            share(&fresh, times)
         );
     }
 }
