@@ -19,8 +19,8 @@ impl Kernels {
     /// `out = x / sqrt(mean(x^2) + eps) * weight` (Zhang and Sennrich 2019).
     ///
     /// The squares are summed in 16 lanes (lane = index mod 16, by fma, upward), the lanes by a
-    /// fixed tree; the mean is `sum / n`, the factor `1 / sqrt(mean + eps)`, and each output is
-    /// `(x * factor) * weight`.
+    /// fixed tree, or one by one in f64 where that sum is infinite; the mean is `sum / n`, the
+    /// factor `1 / sqrt(mean + eps)`, and each output is `(x * factor) * weight`.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -74,6 +74,19 @@ impl Kernels {
     }
 }
 
+/// `1 / sqrt(sum((x - centre)^2) / divisor + eps)` for values whose squares f32 cannot hold: an
+/// infinite sum would make zeros of them, which nothing finds. Values that are not finite give what
+/// is not finite.
+#[cold]
+fn wide_factor(x: &[f32], centre: f32, divisor: usize, eps: f32) -> f32 {
+    let differences = x.iter().map(|&x| f64::from(x) - f64::from(centre));
+    let sum: f64 = differences.map(|d| d * d).sum();
+    match sum.is_finite() {
+        true => (1.0 / (sum / divisor as f64 + f64::from(eps)).sqrt()) as f32,
+        false => f32::NAN,
+    }
+}
+
 /// # Safety
 /// The instruction set of `M`; `n` readable and writable elements; weights of that length.
 #[inline(always)]
@@ -91,8 +104,12 @@ pub(crate) unsafe fn rms_norm<M: Machine>(
             let v = M::L::load_part(x.add(i), n - i, 0.0);
             squares = v.fma(v, squares);
         }
-        let mean = squares.sum() / n as f32;
-        let factor = M::L::splat(1.0 / (mean + eps).sqrt());
+        let sum = squares.sum();
+        let factor = match sum.is_finite() {
+            true => 1.0 / (sum / n as f32 + eps).sqrt(),
+            false => wide_factor(std::slice::from_raw_parts(x, n), 0.0, n, eps),
+        };
+        let factor = M::L::splat(factor);
         for i in (0..n).step_by(LANES) {
             let scaled = M::L::load_part(x.add(i), n - i, 0.0).mul(factor);
             let result = match weight {
@@ -121,7 +138,12 @@ pub(crate) unsafe fn l2_norm<M: Machine>(x: &mut [f32], eps: f32) {
             let v = M::L::load_part(p.add(i), n - i, 0.0);
             squares = v.fma(v, squares);
         }
-        let factor = M::L::splat(1.0 / (squares.sum() + eps).sqrt());
+        let sum = squares.sum();
+        let factor = match sum.is_finite() {
+            true => 1.0 / (sum + eps).sqrt(),
+            false => wide_factor(x, 0.0, 1, eps),
+        };
+        let factor = M::L::splat(factor);
         for i in (0..n).step_by(LANES) {
             let v = M::L::load_part(p.add(i), n - i, 0.0);
             v.mul(factor).store_part(p.add(i), n - i);
@@ -149,7 +171,12 @@ pub(crate) unsafe fn layer_norm<M: Machine>(x: &mut [f32], w: &[f32], b: &[f32],
             let v = M::L::load_part(p.add(i), n - i, mean).sub(centre);
             squares = v.fma(v, squares);
         }
-        let factor = M::L::splat(1.0 / (squares.sum() / n as f32 + eps).sqrt());
+        let sum = squares.sum();
+        let factor = match sum.is_finite() {
+            true => 1.0 / (sum / n as f32 + eps).sqrt(),
+            false => wide_factor(x, mean, n, eps),
+        };
+        let factor = M::L::splat(factor);
         for i in (0..n).step_by(LANES) {
             let w = M::L::load_part(w.as_ptr().add(i), n - i, 0.0);
             let b = M::L::load_part(b.as_ptr().add(i), n - i, 0.0);

@@ -106,6 +106,58 @@ fn vector_operations_give_scalar_bits() {
     }
 }
 
+/// Squares beyond f32 are no reason for zeros; what is not finite stays so.
+#[test]
+fn norms_hold_where_squares_do_not() {
+    for kernels in others().into_iter().chain([scalar()]) {
+        for n in [1, 15, 16, 33, 100] {
+            for size in [1e19, 1e25, 1e36] {
+                let x: Vec<f32> = Random(n as u64)
+                    .floats(n)
+                    .iter()
+                    .map(|x| x * size)
+                    .collect();
+                let squares: f64 = x.iter().map(|&x| f64::from(x).powi(2)).sum();
+                let near = |out: &[f32], factor: f64| {
+                    let pairs = out.iter().zip(&x);
+                    pairs.for_each(|(&out, &x)| {
+                        let want = f64::from(x) * factor;
+                        let error = (f64::from(out) - want).abs();
+                        assert!(error <= 1e-5 * want.abs().max(1e-3), "{out}, {want}");
+                    });
+                };
+                let mut out = x.clone();
+                kernels.rms_norm_in_place(&mut out, NormWeight::None, 1e-5);
+                near(&out, 1.0 / (squares / n as f64).sqrt());
+                let mut out = x.clone();
+                kernels.l2_norm(&mut out, 1e-5);
+                near(&out, 1.0 / squares.sqrt());
+                let (mut out, mut small) = (x.clone(), x.clone());
+                kernels.scale(&mut small, 1.0 / size);
+                let (one, none) = (vec![1.0; n], vec![0.0; n]);
+                kernels.layer_norm(&mut out, &one, &none, 0.0);
+                kernels.layer_norm(&mut small, &one, &none, 0.0);
+                if n > 1 {
+                    let mut pairs = out.iter().zip(&small);
+                    assert!(
+                        pairs.all(|(a, b)| (a - b).abs() < 1e-3),
+                        "{out:?}, {small:?}"
+                    );
+                }
+            }
+            for bad in [f32::INFINITY, f32::NAN] {
+                let mut x = Random(n as u64).floats(n);
+                x[n / 2] = bad;
+                let mut out = x.clone();
+                kernels.rms_norm_in_place(&mut out, NormWeight::None, 1e-5);
+                assert!(!out.iter().all(|x| x.is_finite()), "{bad}");
+                kernels.l2_norm(&mut x, 1e-5);
+                assert!(!x.iter().all(|x| x.is_finite()), "{bad}");
+            }
+        }
+    }
+}
+
 #[test]
 fn elementary_functions_are_accurate_and_the_same_everywhere() {
     let x = special_values();
