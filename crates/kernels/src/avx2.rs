@@ -38,25 +38,22 @@ impl Ymm2 {
     }
 }
 
-// SAFETY (all blocks of this impl): the trait's contract is this instruction set and the element
-// counts of the pointers; all accesses are unaligned ones.
-#[allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "one contract for all, stated above"
-)]
 impl Lanes for Ymm2 {
     const MANY: bool = false;
     type Word = (__m256i, __m256i);
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe { Ymm2(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the trait's contract: this instruction set, and the elements behind `p`.
         unsafe { Ymm2(_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))) }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
+        // SAFETY: the trait's contract: this instruction set, and the elements behind `p`.
         unsafe {
             _mm256_storeu_ps(p, self.0);
             _mm256_storeu_ps(p.add(8), self.1);
@@ -64,6 +61,7 @@ impl Lanes for Ymm2 {
     }
     #[inline(always)]
     unsafe fn load_f16(p: *const u8) -> Self {
+        // SAFETY: the trait's contract: this instruction set, and the elements behind `p`.
         unsafe {
             let low = _mm_loadu_si128(p.cast());
             let high = _mm_loadu_si128(p.add(16).cast());
@@ -72,6 +70,7 @@ impl Lanes for Ymm2 {
     }
     #[inline(always)]
     unsafe fn load_bf16_pairs(p: *const u8) -> (Self, Self) {
+        // SAFETY: the trait's contract: this instruction set, and the elements behind `p`.
         unsafe {
             let a = _mm256_loadu_si256(p.cast());
             let b = _mm256_loadu_si256(p.add(32).cast());
@@ -85,6 +84,7 @@ impl Lanes for Ymm2 {
     }
     #[inline(always)]
     unsafe fn load_word(p: *const u8) -> Self::Word {
+        // SAFETY: the trait's contract: this instruction set, and the elements behind `p`.
         unsafe {
             let low = _mm256_loadu_si256(p.cast());
             (low, _mm256_loadu_si256(p.add(32).cast()))
@@ -92,10 +92,12 @@ impl Lanes for Ymm2 {
     }
     #[inline(always)]
     unsafe fn e2m1<const J: usize>(word: Self::Word) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe { Ymm2(e2m1::<J>(word.0), e2m1::<J>(word.1)) }
     }
     #[inline(always)]
     unsafe fn e4m3<const J: usize>(word: Self::Word) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe {
             let codes = if J < 2 { word.0 } else { word.1 };
             Ymm2::of_e4m3(match J % 2 {
@@ -106,6 +108,7 @@ impl Lanes for Ymm2 {
     }
     #[inline(always)]
     unsafe fn load_e4m3(p: *const u8) -> Self {
+        // SAFETY: the trait's contract: this instruction set, and the elements behind `p`.
         unsafe {
             let codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast()));
             Ymm2::of_e4m3(_mm256_slli_epi16::<8>(codes))
@@ -113,6 +116,7 @@ impl Lanes for Ymm2 {
     }
     #[inline(always)]
     unsafe fn load_e8m0(p: *const u8) -> Self {
+        // SAFETY: the trait's contract: this instruction set, and the elements behind `p`.
         unsafe {
             let bytes = _mm_loadu_si128(p.cast());
             let (a, b) = (bytes, _mm_srli_si128::<8>(bytes));
@@ -126,26 +130,32 @@ impl Lanes for Ymm2 {
     }
     #[inline(always)]
     unsafe fn add(self, b: Self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe { Ymm2(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
     }
     #[inline(always)]
     unsafe fn sub(self, b: Self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe { Ymm2(_mm256_sub_ps(self.0, b.0), _mm256_sub_ps(self.1, b.1)) }
     }
     #[inline(always)]
     unsafe fn mul(self, b: Self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe { Ymm2(_mm256_mul_ps(self.0, b.0), _mm256_mul_ps(self.1, b.1)) }
     }
     #[inline(always)]
     unsafe fn div(self, b: Self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe { Ymm2(_mm256_div_ps(self.0, b.0), _mm256_div_ps(self.1, b.1)) }
     }
     #[inline(always)]
     unsafe fn sqrt(self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe { Ymm2(_mm256_sqrt_ps(self.0), _mm256_sqrt_ps(self.1)) }
     }
     #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe {
             Ymm2(
                 _mm256_fmadd_ps(self.0, b.0, c.0),
@@ -155,14 +165,17 @@ impl Lanes for Ymm2 {
     }
     #[inline(always)]
     unsafe fn max(self, b: Self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe { Ymm2(_mm256_max_ps(self.0, b.0), _mm256_max_ps(self.1, b.1)) }
     }
     #[inline(always)]
     unsafe fn min(self, b: Self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe { Ymm2(_mm256_min_ps(self.0, b.0), _mm256_min_ps(self.1, b.1)) }
     }
     #[inline(always)]
     unsafe fn exp2_of_magic(self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe {
             let (a, b) = self.bits();
             let one = _mm256_castps_si256(_mm256_set1_ps(1.0));
@@ -172,6 +185,7 @@ impl Lanes for Ymm2 {
     }
     #[inline(always)]
     unsafe fn by_sign(self, negative: Self, positive: Self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe {
             Ymm2(
                 _mm256_blendv_ps(positive.0, negative.0, self.0),
@@ -181,6 +195,7 @@ impl Lanes for Ymm2 {
     }
     #[inline(always)]
     unsafe fn split(self) -> (Self, Self) {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe {
             let (a, b) = self.bits();
             let base = _mm256_set1_epi32(SQRT_HALF_BITS);
@@ -194,6 +209,7 @@ impl Lanes for Ymm2 {
     }
     #[inline(always)]
     unsafe fn max_abs_bits(self, b: Self) -> u32 {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe {
             let ((a0, a1), (b0, b1)) = (self.bits(), b.bits());
             let magnitude = _mm256_set1_epi32(i32::MAX);
@@ -208,6 +224,7 @@ impl Lanes for Ymm2 {
     }
     #[inline(always)]
     unsafe fn store_codes(self, p: *mut i8) {
+        // SAFETY: the trait's contract: this instruction set, and the elements behind `p`.
         unsafe {
             let (a, b) = self.bits();
             // The low byte of each 32-bit lane, gathered to the front of its 128-bit half.
@@ -222,6 +239,7 @@ impl Lanes for Ymm2 {
     }
     #[inline(always)]
     unsafe fn sums(v: &[Self; 16]) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe {
             let mut eights = [_mm256_setzero_ps(); 16];
             for (eight, v) in eights.iter_mut().zip(v) {

@@ -20,33 +20,32 @@ impl Zmm {
     }
 }
 
-// SAFETY (all blocks of this impl): the trait's contract is this instruction set and the element
-// counts of the pointers; all accesses are unaligned ones.
-#[allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "one contract for all, stated above"
-)]
 impl Lanes for Zmm {
     const MANY: bool = true;
     type Word = __m512i;
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe { Zmm(_mm512_set1_ps(x)) }
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the trait's contract: this instruction set, and the elements behind `p`.
         unsafe { Zmm(_mm512_loadu_ps(p)) }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
+        // SAFETY: the trait's contract: this instruction set, and the elements behind `p`.
         unsafe { _mm512_storeu_ps(p, self.0) }
     }
     #[inline(always)]
     unsafe fn load_f16(p: *const u8) -> Self {
+        // SAFETY: the trait's contract: this instruction set, and the elements behind `p`.
         unsafe { Zmm(_mm512_cvtph_ps(_mm256_loadu_si256(p.cast()))) }
     }
     #[inline(always)]
     unsafe fn load_bf16_pairs(p: *const u8) -> (Self, Self) {
+        // SAFETY: the trait's contract: this instruction set, and the elements behind `p`.
         unsafe {
             let pairs = _mm512_loadu_si512(p.cast());
             let first = _mm512_slli_epi32::<16>(pairs);
@@ -59,10 +58,12 @@ impl Lanes for Zmm {
     }
     #[inline(always)]
     unsafe fn load_word(p: *const u8) -> __m512i {
+        // SAFETY: the trait's contract: this instruction set, and the elements behind `p`.
         unsafe { _mm512_loadu_si512(p.cast()) }
     }
     #[inline(always)]
     unsafe fn e2m1<const J: usize>(word: __m512i) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe {
             // The table's index is the low four bits of a lane.
             let code = _mm512_srlv_epi32(word, _mm512_set1_epi32(4 * J as i32));
@@ -72,6 +73,7 @@ impl Lanes for Zmm {
     }
     #[inline(always)]
     unsafe fn e4m3<const J: usize>(word: __m512i) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe {
             let halves = as_f16(if J.is_multiple_of(2) {
                 _mm512_slli_epi16::<8>(word)
@@ -88,6 +90,7 @@ impl Lanes for Zmm {
     }
     #[inline(always)]
     unsafe fn load_e4m3(p: *const u8) -> Self {
+        // SAFETY: the trait's contract: this instruction set, and the elements behind `p`.
         unsafe {
             let codes = _mm256_slli_epi16::<8>(_mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast())));
             let mask = _mm256_set1_epi16(E4M3_IN_F16);
@@ -97,6 +100,7 @@ impl Lanes for Zmm {
     }
     #[inline(always)]
     unsafe fn load_e8m0(p: *const u8) -> Self {
+        // SAFETY: the trait's contract: this instruction set, and the elements behind `p`.
         unsafe {
             let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
             let least = _mm512_set1_epi32(0x0040_0000);
@@ -106,38 +110,47 @@ impl Lanes for Zmm {
     }
     #[inline(always)]
     unsafe fn add(self, b: Self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe { Zmm(_mm512_add_ps(self.0, b.0)) }
     }
     #[inline(always)]
     unsafe fn sub(self, b: Self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe { Zmm(_mm512_sub_ps(self.0, b.0)) }
     }
     #[inline(always)]
     unsafe fn mul(self, b: Self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe { Zmm(_mm512_mul_ps(self.0, b.0)) }
     }
     #[inline(always)]
     unsafe fn div(self, b: Self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe { Zmm(_mm512_div_ps(self.0, b.0)) }
     }
     #[inline(always)]
     unsafe fn sqrt(self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe { Zmm(_mm512_sqrt_ps(self.0)) }
     }
     #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe { Zmm(_mm512_fmadd_ps(self.0, b.0, c.0)) }
     }
     #[inline(always)]
     unsafe fn max(self, b: Self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe { Zmm(_mm512_max_ps(self.0, b.0)) }
     }
     #[inline(always)]
     unsafe fn min(self, b: Self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe { Zmm(_mm512_min_ps(self.0, b.0)) }
     }
     #[inline(always)]
     unsafe fn exp2_of_magic(self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe {
             let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(self.0));
             let one = _mm512_castps_si512(_mm512_set1_ps(1.0));
@@ -146,6 +159,7 @@ impl Lanes for Zmm {
     }
     #[inline(always)]
     unsafe fn by_sign(self, negative: Self, positive: Self) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe {
             let signs = _mm512_movepi32_mask(_mm512_castps_si512(self.0));
             Zmm(_mm512_mask_blend_ps(signs, positive.0, negative.0))
@@ -153,6 +167,7 @@ impl Lanes for Zmm {
     }
     #[inline(always)]
     unsafe fn split(self) -> (Self, Self) {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe {
             let bits = _mm512_castps_si512(self.0);
             let base = _mm512_set1_epi32(SQRT_HALF_BITS);
@@ -166,6 +181,7 @@ impl Lanes for Zmm {
     }
     #[inline(always)]
     unsafe fn max_abs_bits(self, b: Self) -> u32 {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe {
             let a = _mm512_castps_si512(_mm512_abs_ps(self.0));
             let b = _mm512_castps_si512(_mm512_abs_ps(b.0));
@@ -174,12 +190,14 @@ impl Lanes for Zmm {
     }
     #[inline(always)]
     unsafe fn store_codes(self, p: *mut i8) {
+        // SAFETY: the trait's contract: this instruction set, and the elements behind `p`.
         unsafe {
             _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(_mm512_castps_si512(self.0)));
         }
     }
     #[inline(always)]
     unsafe fn sums(v: &[Self; 16]) -> Self {
+        // SAFETY: the trait's contract: this instruction set.
         unsafe {
             // Two registers at a time become one that holds the sums of the halves of both.
             let mut eights = [_mm512_setzero_ps(); 8];
@@ -210,10 +228,12 @@ impl Lanes for Zmm {
     }
     #[inline(always)]
     unsafe fn load_part(p: *const f32, n: usize, fill: f32) -> Self {
+        // SAFETY: the trait's contract: this instruction set, and the elements behind `p`.
         unsafe { Zmm(_mm512_mask_loadu_ps(_mm512_set1_ps(fill), part(n), p)) }
     }
     #[inline(always)]
     unsafe fn store_part(self, p: *mut f32, n: usize) {
+        // SAFETY: the trait's contract: this instruction set, and the elements behind `p`.
         unsafe { _mm512_mask_storeu_ps(p, part(n), self.0) }
     }
 }

@@ -1,6 +1,6 @@
 //! How Rust is written here.
 
-use crate::scan::{Line, words};
+use crate::scan::words;
 use crate::{Source, Violation};
 
 /// Columns a line may have.
@@ -95,22 +95,11 @@ pub fn module_docs(source: &Source) -> Vec<Violation> {
     }
 }
 
-/// Every `unsafe` block and implementation has a comment `SAFETY:` above it. One comment
-/// `SAFETY (all blocks of this impl):` above an `impl` covers what is in it: wrappers of single
-/// instructions share one contract.
+/// Every `unsafe` block and implementation has a comment `SAFETY:` above it.
 #[must_use]
 pub fn safety_comments(source: &Source) -> Vec<Violation> {
     let mut found = Vec::new();
-    let mut covered = 0;
     for (index, line) in source.lines.iter().enumerate() {
-        if line.code.starts_with("impl") && explains(source, index, "SAFETY (all blocks") {
-            let ends = |line: &Line| line.code.starts_with('}');
-            let length = source.lines[index..].iter().position(ends);
-            covered = index + length.unwrap_or(0);
-        }
-        if index < covered {
-            continue;
-        }
         for at in words(&line.code, "unsafe") {
             let next = next_code(source, index, at + "unsafe".len());
             let claims = next.starts_with('{') || next.starts_with("impl");
@@ -130,12 +119,6 @@ pub fn safety_comments(source: &Source) -> Vec<Violation> {
         }
     }
     found
-}
-
-/// Whether the comments above line `index`, or on it, hold `mark`.
-fn explains(source: &Source, index: usize, mark: &str) -> bool {
-    let mut lines = source.preamble(index).chain([&source.lines[index]]);
-    lines.any(|line| line.comment.contains(mark))
 }
 
 /// The code after byte `at` of line `index`, from its first character that is not a space.
@@ -308,9 +291,6 @@ mod tests {
         let good = "// SAFETY: g is sound.\nlet a =\n    unsafe { g() };\nunsafe fn h();\n\
                     let s = \"unsafe {\";\n";
         assert_eq!(lines(safety_comments, LIBRARY, good), [0; 0]);
-        let all = "// SAFETY (all blocks of this impl): one contract.\nimpl A {\n    fn f() {\n\
-                   unsafe { g() } }\n}\nfn h() {\n    unsafe { g() }\n}\n";
-        assert_eq!(lines(safety_comments, LIBRARY, all), [7]);
     }
 
     #[test]
