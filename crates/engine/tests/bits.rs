@@ -76,23 +76,37 @@ fn company_and_order(fixture: &str) {
         &ids[n / 6..n / 2],
         &ids[3..n * 4 / 5],
     ];
+    let threads: &[usize] = match fixture.starts_with("olmoe") {
+        true => &[1, 2, 3],
+        false => &[2],
+    };
     for &want in encodings(fixture) {
         for isa in available() {
-            let model = model(fixture, want, 2, isa);
-            let alone: Vec<Vec<u32>> = prompts
-                .iter()
-                .map(|p| {
-                    let mut session = model.session();
-                    bits(&read(&model, &mut session, p, usize::MAX))
-                })
-                .collect();
-            for order in [[0, 1, 2, 3], [3, 1, 0, 2], [2, 3, 1, 0]] {
-                let together = batched(&model, &prompts, order);
-                for (i, expected) in alone.iter().enumerate() {
-                    let case = format!("{fixture} {want:?} {isa} prompt {i}");
-                    assert!(together[i] == *expected, "{case}");
-                }
+            for &threads in threads {
+                let model = model(fixture, want, threads, isa);
+                company(
+                    &model,
+                    &prompts,
+                    &format!("{fixture} {want:?} {isa} {threads}"),
+                );
             }
+        }
+    }
+}
+
+/// Prompts alone and together, in several orders.
+fn company(model: &Model, prompts: &[&[u32]], case: &str) {
+    let alone: Vec<Vec<u32>> = prompts
+        .iter()
+        .map(|p| {
+            let mut session = model.session();
+            bits(&read(model, &mut session, p, usize::MAX))
+        })
+        .collect();
+    for order in [[0, 1, 2, 3], [3, 1, 0, 2], [2, 3, 1, 0]] {
+        let together = batched(model, prompts, order);
+        for (i, expected) in alone.iter().enumerate() {
+            assert!(together[i] == *expected, "{case} prompt {i}");
         }
     }
 }

@@ -86,7 +86,8 @@ pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
 
 /// How a backend fares against a reference.
 pub(crate) struct Measured {
-    /// Largest difference of a logit, over all positions, relative to the largest logit.
+    /// Largest difference of a logit, relative to the largest logit of its position, over all
+    /// positions.
     pub(crate) error: f32,
     /// Index of the first generated token that another one beats.
     pub(crate) greedy: Option<usize>,
@@ -108,9 +109,14 @@ pub(crate) fn measure(dir: &Path, backend: BackendKind) -> Result<Measured, Erro
     let logits = read(&model, &mut session, &ids, usize::MAX);
     assert_eq!(logits.len(), reference.len());
     assert!(logits.iter().all(|l| l.is_finite()));
-    let scale = reference.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-    let pairs = logits.iter().zip(&reference);
-    let error = pairs.fold(0.0f32, |m, (a, b)| m.max((a - b).abs())) / scale;
+    let most = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0f32, |m, v| m.max(v.abs()));
+    let rows = logits.chunks_exact(vocabulary);
+    let rows = rows.zip(reference.chunks_exact(vocabulary));
+    let errors = rows.map(|(row, expected)| {
+        let difference = most(&mut row.iter().zip(expected).map(|(a, b)| a - b));
+        difference / most(&mut expected.iter().copied())
+    });
+    let error = errors.fold(0.0f32, f32::max);
     let differs = |(i, &expected): (usize, &u32)| {
         let row = &logits[(prompt + i - 1) * vocabulary..(prompt + i) * vocabulary];
         let all = row.iter().enumerate();
