@@ -26,6 +26,7 @@ mod source;
 mod store;
 pub mod table;
 mod verify;
+mod workers;
 
 pub use checkpoint::Checkpoint;
 pub use codec::{CodecError, decode, encode, quantise};
@@ -40,3 +41,4 @@ pub use inspect::{StoredBytes, Summary, inspect};
 pub use manifest::FORMAT_VERSION;
 pub use store::{Lower, Record, Store, TEXT_FILES};
 pub use verify::{VerifyReport, verify};
+pub use workers::gather;

@@ -5,9 +5,10 @@ use crate::convert::Progress;
 use crate::disk::{DataFile, MAX_TEXT_BYTES};
 use crate::error::Error;
 use crate::table::RECORD_ALIGN;
+use crate::workers::gather;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
 
 /// What a verification found.
 #[derive(Debug)]
@@ -39,39 +40,30 @@ pub fn verify(dir: &Path, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Veri
     let (mut done, mut bytes) = (0, 0);
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        let (sender, results) = mpsc::sync_channel(64);
-        for _ in 0..threads.min(records.len().max(1)) {
-            let (sender, next, container) = (sender.clone(), &next, &container);
-            scope.spawn(move || {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= container.table.records.len() {
-                        return;
-                    }
-                    let found = check_record(container, number);
-                    if sender.send((number, found)).is_err() {
-                        return;
-                    }
-                }
-            });
+    let check = |send: &mut dyn FnMut((usize, Vec<Error>)) -> bool| {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= records.len() || !send((number, check_record(&container, number))) {
+                return;
+            }
         }
-        drop(sender);
-        for (number, found) in results {
-            let record = &records[number];
-            done += 1;
-            bytes += record.length;
-            damage.extend(found.into_iter().map(|e| (number, e)));
-            let operand = container.table.parts[record.parts.start].operand as usize;
-            progress(Progress {
-                records_done: done,
-                records: records.len(),
-                bytes_done: bytes,
-                bytes: total,
-                operand: &container.program.operands[operand].name,
-            });
-        }
-    });
+    };
+    let take = |(number, found): (usize, Vec<Error>)| {
+        let record = &records[number];
+        done += 1;
+        bytes += record.length;
+        damage.extend(found.into_iter().map(|e| (number, e)));
+        let operand = container.table.parts[record.parts.start].operand as usize;
+        progress(Progress {
+            records_done: done,
+            records: records.len(),
+            bytes_done: bytes,
+            bytes: total,
+            operand: &container.program.operands[operand].name,
+        });
+        ControlFlow::<()>::Continue(())
+    };
+    let _ = gather(threads.min(records.len()), check, take);
     damage.sort_by_key(|(number, _)| *number);
     Ok(VerifyReport {
         identity: container.manifest.identity.clone(),

@@ -63,6 +63,17 @@ pub enum Error {
         /// The system's answer.
         cause: std::io::Error,
     },
+    /// The operating system refused threads.
+    #[error(
+        "the system refused threads, {wanted} are wanted: {cause}; ask for fewer threads, or raise \
+         this process's limits (ulimit -u, ulimit -v, pids.max of its control group)"
+    )]
+    Threads {
+        /// Threads that compute, the caller of a step among them.
+        wanted: usize,
+        /// The system's answer.
+        cause: std::io::Error,
+    },
     /// The instruction set asked for does not exist on this processor.
     #[error("this processor has no {isa}; it has {available}")]
     Isa {

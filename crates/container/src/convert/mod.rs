@@ -13,13 +13,14 @@ mod workshop;
 use crate::error::Error;
 use crate::manifest::{FileEntry, Manifest, PROGRAM_FILE, TABLE_FILE};
 use crate::store::{Store, TEXT_FILES};
+use crate::workers::gather;
 use journal::{Entry, Journal};
 use lamella_program::Encoding;
 use plan::Plan;
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc;
 pub(crate) use workshop::is_unfinished;
 pub use workshop::{Disk, OsDisk};
 use workshop::{Entrance, Workshop};
@@ -268,6 +269,14 @@ struct Work {
     records_done: usize,
 }
 
+/// Records that are done but not in the journal yet, and the first failure.
+#[derive(Default)]
+struct Collected {
+    pending: Vec<Entry>,
+    bytes: u64,
+    failure: Option<Error>,
+}
+
 impl Work {
     fn finish(&mut self, plan: &Plan, entry: Entry) {
         let record = entry.record as usize;
@@ -302,16 +311,22 @@ impl Job<'_> {
             .collect();
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let threads = options.threads.clamp(1, todo.len().max(1));
-        let outcome = std::thread::scope(|scope| {
-            let (sender, results) = mpsc::sync_channel(4 * threads);
-            for _ in 0..threads {
-                let (sender, todo, next, stop) = (sender.clone(), &todo, &next, &stop);
-                scope.spawn(move || self.work(todo, next, stop, &sender));
-            }
-            drop(sender);
-            self.collect(options, results, &stop, work, journal, progress)
-        });
-        outcome?;
+        let mut collected = Collected::default();
+        let _ = gather(
+            threads,
+            |send| self.work(&todo, &next, &stop, send),
+            |result| {
+                self.take(result, options, &mut collected, (work, journal), progress);
+                if collected.failure.is_some() {
+                    stop.store(true, Ordering::Relaxed);
+                }
+                // What others have finished meanwhile is kept.
+                ControlFlow::<()>::Continue(())
+            },
+        );
+        // What is done is journaled also when a worker has failed.
+        let durable = self.make_durable(&mut collected.pending, journal);
+        collected.failure.map_or(durable, Err)?;
         if work.records_done < work.done.len() {
             return Err(ConvertError::Cancelled(self.workshop.partial().to_owned()).into());
         }
@@ -324,7 +339,7 @@ impl Job<'_> {
         todo: &[u32],
         next: &AtomicUsize,
         stop: &AtomicBool,
-        results: &mpsc::SyncSender<Result<Entry, Error>>,
+        send: &mut dyn FnMut(Result<Entry, Error>) -> bool,
     ) {
         let mut producer = produce::Producer::new(self.disk, self.store);
         while !stop.load(Ordering::Relaxed) && !self.cancel.load(Ordering::Relaxed) {
@@ -334,55 +349,42 @@ impl Job<'_> {
             let record = &self.plan.records[number as usize];
             let parts = producer.record(record, &self.packs[record.file as usize]);
             let failed = parts.is_err();
-            let sent = results.send(parts.map(|parts| Entry {
+            let wanted = send(parts.map(|parts| Entry {
                 record: number,
                 parts,
             }));
-            if failed || sent.is_err() {
+            if failed || !wanted {
                 return;
             }
         }
     }
 
-    /// Receives finished records; syncs the packs, then journals, every so many bytes. What is
-    /// done is journaled also when a worker fails.
-    fn collect(
+    /// Takes a finished record; syncs the packs, then journals, every so many bytes.
+    fn take(
         &self,
+        result: Result<Entry, Error>,
         options: &ConvertOptions,
-        results: mpsc::Receiver<Result<Entry, Error>>,
-        stop: &AtomicBool,
-        work: &mut Work,
-        journal: &mut Journal,
+        collected: &mut Collected,
+        (work, journal): (&mut Work, &mut Journal),
         progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<(), Error> {
-        let mut pending: Vec<Entry> = Vec::new();
-        let mut pending_bytes = 0;
-        let mut failure = None;
-        for result in results {
-            match result {
-                Ok(entry) => {
-                    let record = &self.plan.records[entry.record as usize];
-                    pending_bytes += record.length;
-                    pending.push(entry.clone());
-                    work.finish(self.plan, entry);
-                    let operand = self.store.program().operand(record.parts[0].operand);
-                    progress(work.progress(self.plan, &operand.name));
-                }
-                Err(e) => {
-                    stop.store(true, Ordering::Relaxed);
-                    failure.get_or_insert(e);
-                }
+    ) {
+        match result {
+            Ok(entry) => {
+                let record = &self.plan.records[entry.record as usize];
+                collected.bytes += record.length;
+                collected.pending.push(entry.clone());
+                work.finish(self.plan, entry);
+                let operand = self.store.program().operand(record.parts[0].operand);
+                progress(work.progress(self.plan, &operand.name));
             }
-            if failure.is_none() && pending_bytes >= options.journal_bytes {
-                if let Err(e) = self.make_durable(&mut pending, journal) {
-                    stop.store(true, Ordering::Relaxed);
-                    failure.get_or_insert(e);
-                }
-                pending_bytes = 0;
+            Err(e) => {
+                collected.failure.get_or_insert(e);
             }
         }
-        let durable = self.make_durable(&mut pending, journal);
-        failure.map_or(durable, Err)
+        if collected.failure.is_none() && collected.bytes >= options.journal_bytes {
+            collected.failure = self.make_durable(&mut collected.pending, journal).err();
+            collected.bytes = 0;
+        }
     }
 
     fn make_durable(&self, pending: &mut Vec<Entry>, journal: &mut Journal) -> Result<(), Error> {

@@ -5,12 +5,12 @@ use super::{
 };
 use crate::error::Error;
 use crate::memory::Buffer;
-use lamella_container::{Store, decode, quantise};
+use lamella_container::{Store, decode, gather, quantise};
 use lamella_kernels::{Matrix, pack, packed_bytes};
 use lamella_program::{Encoding, OperandId};
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Mutex, PoisonError};
 
 /// One item of an operand as f32, row-major.
 pub(crate) fn read_f32(
@@ -167,33 +167,30 @@ fn run_jobs(
     progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<(), Error> {
     let next = AtomicUsize::new(0);
-    let (sender, receiver) = mpsc::channel();
-    std::thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, jobs.len().max(1)) {
-            let sender = sender.clone();
-            let next = &next;
-            scope.spawn(move || {
-                while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let mut job = job.lock().unwrap_or_else(PoisonError::into_inner);
-                    let result = load(store, &mut job).map(|()| job.slot.len() as u64);
-                    let failed = result.is_err();
-                    // The receiver hangs up after the first error; then there is no more to do.
-                    if sender.send(result).is_err() || failed {
-                        return;
-                    }
-                }
-            });
+    let work = |send: &mut dyn FnMut(Result<u64, Error>) -> bool| {
+        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let mut job = job.lock().unwrap_or_else(PoisonError::into_inner);
+            let result = load(store, &mut job).map(|()| job.slot.len() as u64);
+            let failed = result.is_err();
+            if !send(result) || failed {
+                return;
+            }
         }
-        drop(sender);
-        let mut done = 0;
-        let result = receiver.iter().try_for_each(|finished| {
-            done += finished?;
+    };
+    let mut done = 0;
+    let end = gather(threads.min(jobs.len()), work, |finished| match finished {
+        Ok(bytes) => {
+            done += bytes;
             progress(OpenProgress { done, total });
-            Ok(())
-        });
-        drop(receiver);
-        result
-    })
+            ControlFlow::Continue(())
+        }
+        // Nobody listens after the first error; then there is no more to do.
+        Err(error) => ControlFlow::Break(error),
+    });
+    match end {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(error) => Err(error),
+    }
 }
 
 fn load(store: &Store, job: &mut Job<'_>) -> Result<(), Error> {

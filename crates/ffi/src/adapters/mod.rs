@@ -49,7 +49,7 @@ const fn equal(a: &[u8], b: &[u8]) -> bool {
 fn code(error: &Error) -> LamellaCode {
     match error {
         Error::Memory { .. } => LamellaCode::LAMELLA_MEMORY_LIMIT,
-        Error::Allocation { .. } => LamellaCode::LAMELLA_MEMORY,
+        Error::Allocation { .. } | Error::Threads { .. } => LamellaCode::LAMELLA_MEMORY,
         Error::Cancelled => LamellaCode::LAMELLA_CANCELLED,
         Error::NonFinite { .. } => LamellaCode::LAMELLA_NON_FINITE,
         Error::Snapshot(_) => LamellaCode::LAMELLA_SNAPSHOT,

@@ -142,9 +142,9 @@ impl Cpu {
         weights: Vec<Loaded>,
         shape: Shape,
     ) -> Result<Cpu, Error> {
-        let threads = |e: std::io::Error| Error::Setting {
-            name: "threads",
-            message: format!("{} threads cannot be started: {e}", shape.threads),
+        let threads = |cause| Error::Threads {
+            wanted: shape.threads,
+            cause,
         };
         let kernels = Kernels::new(shape.isa).ok_or_else(|| Error::Isa {
             isa: shape.isa.name().to_owned(),
