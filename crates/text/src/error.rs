@@ -62,6 +62,15 @@ pub enum Error {
         /// What failed.
         cause: String,
     },
+    /// The operating system refused the thread that templates run on.
+    #[error(
+        "the chat template needs a thread, which the system refused: {cause}; raise this process's \
+         limits (ulimit -u, ulimit -v, pids.max of its control group)"
+    )]
+    Thread {
+        /// The system's answer.
+        cause: String,
+    },
     /// The template itself refused the conversation, through `raise_exception`.
     #[error("the chat template refuses this conversation: {cause}")]
     ConversationRefused {

@@ -27,7 +27,7 @@ pub(crate) use dumps::{Style, dumps};
 const FUEL: u64 = 4_000_000;
 /// Stack that templates are parsed and rendered on. minijinja recurses as deep as a template and
 /// its values are nested; what the limits here allow needs up to about 16 MiB.
-const STACK_BYTES: usize = 64 << 20;
+const STACK_BYTES: usize = 32 << 20;
 /// Largest template, in bytes. The largest in use has about 20 kB.
 const MAX_TEMPLATE_BYTES: usize = 1 << 20;
 /// Most templates one checkpoint may carry.
@@ -121,15 +121,15 @@ impl ChatTemplate {
                 return Err(Error::field(file, "chat_template", cause));
             }
             let place = place(file, name, names.len() > 1);
-            let parsed = source::prepare(source).and_then(|prepared| {
-                on_own_stack(|| environment.add_template_owned(name.clone(), prepared))?
-                    .map_err(|error| (line_of(&error), words(&error)))
-            });
-            parsed.map_err(|(line, cause)| Error::TemplateSyntax {
-                file: place,
+            let fail = |(line, cause)| Error::TemplateSyntax {
+                file: place.clone(),
                 line,
                 cause,
-            })?;
+            };
+            let prepared = source::prepare(source).map_err(fail)?;
+            let parse = || environment.add_template_owned(name.clone(), prepared);
+            on_own_stack(parse, |cause| fail((0, cause)))?
+                .map_err(|error| fail((line_of(&error), words(&error))))?;
         }
         Ok(Self(Arc::new(Inner {
             environment,
@@ -190,18 +190,16 @@ impl ChatTemplate {
                 format!("the variable `{key}` is set by the conversation itself"),
             ));
         }
-        let rendered = on_own_stack(|| {
+        let render = || {
             let context = self.context(messages, options);
             inner.environment.get_template(name)?.render(context)
-        });
-        match rendered {
-            Ok(Ok(prompt)) => Ok(prompt),
-            Ok(Err(error)) => Err(match python::raised(&error) {
+        };
+        on_own_stack(render, |cause| fail(0, cause))?.map_err(|error| {
+            match python::raised(&error) {
                 Some(cause) => Error::ConversationRefused { cause },
                 None => fail(line_of(&error), words(&error)),
-            }),
-            Err((line, cause)) => Err(fail(line, cause)),
-        }
+            }
+        })
     }
 
     fn context(&self, messages: &[Message], options: &ChatOptions) -> BTreeMap<String, Value> {
@@ -246,17 +244,27 @@ impl fmt::Debug for ChatTemplate {
     }
 }
 
-/// Runs `work` on a stack of known size; a panic comes back as an error (line and cause).
-fn on_own_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, (usize, String)> {
+/// Runs `work` on a stack of known size. `failed` makes an error of a panic.
+fn on_own_stack<T: Send>(
+    work: impl FnOnce() -> T + Send,
+    failed: impl FnOnce(String) -> Error,
+) -> Result<T, Error> {
+    on_thread(std::thread::Builder::new().stack_size(STACK_BYTES), work)?
+        .map_err(|_| failed("the template engine panicked, which is a defect".into()))
+}
+
+fn on_thread<T: Send>(
+    builder: std::thread::Builder,
+    work: impl FnOnce() -> T + Send,
+) -> Result<std::thread::Result<T>, Error> {
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new()
-            .name("chat-template".into())
-            .stack_size(STACK_BYTES)
+        let thread = builder.name("chat-template".into());
+        let thread = thread
             .spawn_scoped(scope, work)
-            .map_err(|error| (0, format!("no thread to run it on: {error}")))?;
-        thread
-            .join()
-            .map_err(|_| (0, "the template engine panicked, which is a defect".into()))
+            .map_err(|error| Error::Thread {
+                cause: error.to_string(),
+            })?;
+        Ok(thread.join())
     })
 }
 
@@ -345,4 +353,17 @@ fn to_json(
     named.assert_all_used()?;
     let text = dumps(value, &style, &|bytes| state.consume_fuel(bytes as u64 / 4))?;
     Ok(Value::from(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_thread_is_no_fault_of_the_template() {
+        // A stack that no system has room for.
+        let builder = std::thread::Builder::new().stack_size(1 << 55);
+        let error = on_thread(builder, || ()).map(drop).unwrap_err();
+        assert!(matches!(error, Error::Thread { .. }), "{error}");
+    }
 }
