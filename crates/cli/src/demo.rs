@@ -122,11 +122,14 @@ fn write_files(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every byte is compared: five megabytes cost less than a doubt.
+/// Every byte is compared: five megabytes cost less than a doubt. A file too many could make
+/// another model of it.
 fn is_intact(dir: &Path) -> bool {
-    FILES
-        .iter()
-        .all(|(name, bytes)| fs::read(dir.join(name)).is_ok_and(|found| found == *bytes))
+    let count = fs::read_dir(dir).map_or(0, Iterator::count);
+    count == FILES.len()
+        && FILES
+            .iter()
+            .all(|(name, bytes)| fs::read(dir.join(name)).is_ok_and(|found| found == *bytes))
 }
 
 /// Names the content, so that two versions of this program do not fight over one directory.

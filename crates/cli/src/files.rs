@@ -1,12 +1,16 @@
 //! Files that appear whole or not at all, and what must not be left lying about.
 
+use crate::failure::Failure;
 use anyhow::Context;
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::fs::{File, FileType};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
+
+/// How the names of files begin that are not in their place yet.
+pub(crate) const PREFIX: &str = ".lamella-";
 
 /// What is to be removed if the program ends before its values are dropped: a signal ends the
 /// process and not a value, so this list belongs to the process too.
@@ -64,7 +68,7 @@ pub(crate) struct NewFile {
 
 enum Out {
     /// A file that takes its place at the end.
-    Beside(BufWriter<NamedTempFile>, Temporary),
+    Beside(BufWriter<File>, TempPath, Temporary),
     /// A pipe or device, which cannot be replaced.
     Direct(BufWriter<File>),
 }
@@ -81,19 +85,16 @@ impl NewFile {
             Out::Direct(BufWriter::new(File::create(path).with_context(named)?))
         } else {
             let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-            let mut builder = tempfile::Builder::new();
-            builder.prefix(".lamella-");
-            // As a plain new file would be, and not for the owner alone.
-            #[cfg(unix)]
-            {
-                use std::os::unix::fs::PermissionsExt;
-                builder.permissions(std::fs::Permissions::from_mode(0o666));
-            }
             let dir = dir.unwrap_or(Path::new("."));
+            let mut builder = tempfile::Builder::new();
+            builder.prefix(PREFIX);
+            // Made as a plain new file would be, readable as such, and with errors that do not
+            // name it.
+            let make = || builder.make_in(dir, |path| File::create_new(path));
             let (file, temporary) =
-                Temporary::make(|| builder.tempfile_in(dir), NamedTempFile::path)
-                    .with_context(named)?;
-            Out::Beside(BufWriter::new(file), temporary)
+                Temporary::make(make, NamedTempFile::path).with_context(named)?;
+            let (file, beside) = file.into_parts();
+            Out::Beside(BufWriter::new(file), beside, temporary)
         };
         Ok(NewFile {
             path: path.to_owned(),
@@ -107,8 +108,7 @@ impl NewFile {
     /// If they cannot be written.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         let written = match &mut self.out {
-            Out::Beside(out, _) => out.write_all(bytes),
-            Out::Direct(out) => out.write_all(bytes),
+            Out::Beside(out, ..) | Out::Direct(out) => out.write_all(bytes),
         };
         written.with_context(|| self.path.display().to_string())
     }
@@ -131,17 +131,68 @@ impl NewFile {
         let path = self.path;
         let finished = match self.out {
             Out::Direct(mut out) => out.flush(),
-            Out::Beside(out, _temporary) => {
-                out.into_inner()
-                    .map_err(|e| e.into_error())
-                    .and_then(|file| {
-                        file.as_file().sync_all()?;
-                        file.persist(&path).map(|_| ()).map_err(|e| e.error)
-                    })
-            }
+            Out::Beside(out, beside, _temporary) => out
+                .into_inner()
+                .map_err(|e| e.into_error())
+                .and_then(|file| {
+                    file.sync_all()?;
+                    beside.persist(&path).map_err(|e| e.error)
+                }),
         };
         finished.with_context(|| path.display().to_string())
     }
+}
+
+/// Opens a regular file for reading. Anything else is refused before it is opened: a pipe would
+/// wait for a writer.
+///
+/// # Errors
+/// If it is none or cannot be opened, naming it.
+pub(crate) fn open(path: &Path) -> anyhow::Result<File> {
+    let named = || path.display().to_string();
+    let metadata = path.metadata().with_context(named)?;
+    if !metadata.is_file() {
+        return Err(Failure::usage(format!("{}: not a regular file", named())));
+    }
+    File::open(path).with_context(named)
+}
+
+/// Reads `source` to its end, which has to come within `most` bytes.
+///
+/// # Errors
+/// If it is longer or cannot be read, without its name.
+pub(crate) fn read_bounded(source: impl Read, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // One byte more than allowed tells what is too long, a device without an end included.
+    source.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        let message = format!("more than the {most} bytes that are read");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
+    Ok(bytes)
+}
+
+/// [`read_bounded`] of a file, or of a pipe such as a shell puts in place of one, as UTF-8 text.
+///
+/// # Errors
+/// If it is neither, too long, no text, or cannot be read; without its name.
+pub(crate) fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    let kind = path.metadata()?.file_type();
+    if !kind.is_file() && !is_pipe(kind) {
+        return Err(io::Error::other("neither a regular file nor a pipe"));
+    }
+    let bytes = read_bounded(File::open(path)?, most)?;
+    String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not UTF-8"))
+}
+
+#[cfg(unix)]
+fn is_pipe(kind: FileType) -> bool {
+    std::os::unix::fs::FileTypeExt::is_fifo(&kind)
+}
+
+#[cfg(not(unix))]
+fn is_pipe(_: FileType) -> bool {
+    false
 }
 
 /// Writes a whole file at once.

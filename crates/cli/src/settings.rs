@@ -70,9 +70,10 @@ pub(crate) fn sampling(
 
 /// The seed asked for, or a new one.
 pub(crate) fn seed(args: &SamplingArgs) -> u64 {
-    // Every RandomState has fresh keys: the standard library's own source of randomness.
+    // Every RandomState has fresh keys: the standard library's own source of randomness. TOML has
+    // no integers from 2^63 on, and a seed should be fit for a `lamella.toml`.
     args.seed
-        .unwrap_or_else(|| RandomState::new().hash_one("seed"))
+        .unwrap_or_else(|| RandomState::new().hash_one("seed") >> 1)
 }
 
 #[cfg(test)]

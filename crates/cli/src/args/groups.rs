@@ -33,7 +33,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "N", value_parser = values::at_least::<1>())]
     pub(crate) context: Option<usize>,
     /// Prompt tokens per step, 0 = all at once [default: 0]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::at_least::<0>())]
     pub(crate) chunk: Option<usize>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "T", value_parser = values::Real::from(0.0).to(values::MOST))]
     pub(crate) temperature: Option<f64>,
     /// Keep the N likeliest tokens, 0 = all
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::at_least::<0>())]
     pub(crate) top_k: Option<usize>,
     /// Keep the likeliest tokens that make up this probability
     #[arg(long, value_name = "P", value_parser = values::Real::above(0.0).to(1.0))]
@@ -78,7 +78,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "ID=V", value_delimiter = ',', value_parser = values::bias)]
     pub(crate) logit_bias: Vec<Bias>,
     /// Seed of the random numbers [default: a new one each time]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::Whole::ANY)]
     pub(crate) seed: Option<u64>,
 }
 

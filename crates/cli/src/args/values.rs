@@ -122,11 +122,53 @@ pub(crate) fn progress() -> impl TypedValueParser<Value = ProgressMode> {
     ])
 }
 
+/// A whole number in a range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Whole {
+    least: u64,
+    most: u64,
+}
+
+impl Whole {
+    /// All of them.
+    pub(crate) const ANY: Whole = Whole {
+        least: 0,
+        most: u64::MAX,
+    };
+
+    fn description(self) -> String {
+        match (self.least, self.most) {
+            (0, u64::MAX) => "a whole number below 2^64".to_owned(),
+            (least, u64::MAX) => format!("a whole number of at least {least}"),
+            (least, most) => format!("a whole number from {least} to {most}"),
+        }
+    }
+}
+
+impl TypedValueParser for Whole {
+    type Value = u64;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<u64, clap::Error> {
+        let text = value.to_string_lossy();
+        match text.parse() {
+            Ok(number) if (self.least..=self.most).contains(&number) => Ok(number),
+            _ => Err(invalid(command, arg, &text, &self.description())),
+        }
+    }
+}
+
 /// A count of at least `LEAST`.
 pub(crate) fn at_least<const LEAST: u64>() -> impl TypedValueParser<Value = usize> {
-    clap::value_parser!(u64)
-        .range(LEAST..)
-        .try_map(usize::try_from)
+    let whole = Whole {
+        least: LEAST,
+        ..Whole::ANY
+    };
+    whole.try_map(usize::try_from)
 }
 
 /// More tokens than any context holds; what is beyond cannot be meant and must not be allocated.
@@ -138,9 +180,11 @@ pub(crate) const MOST_REPETITIONS: u64 = 1_000_000;
 
 /// A count of `LEAST` to `MOST`.
 pub(crate) fn between<const LEAST: u64, const MOST: u64>() -> impl TypedValueParser<Value = usize> {
-    clap::value_parser!(u64)
-        .range(LEAST..=MOST)
-        .try_map(usize::try_from)
+    let whole = Whole {
+        least: LEAST,
+        most: MOST,
+    };
+    whole.try_map(usize::try_from)
 }
 
 /// A number of tokens, or none.

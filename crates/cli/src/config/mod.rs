@@ -12,6 +12,7 @@ pub(crate) use keys::{Key, keys};
 
 use crate::args::Cli;
 use crate::failure::{Failure, Kind};
+use crate::files;
 use anyhow::Context;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
@@ -24,6 +25,8 @@ const PREFIX: &str = "LAMELLA_";
 /// Names the configuration file; not a setting itself.
 const CONFIG_VARIABLE: &str = "LAMELLA_CONFIG";
 const FILE_NAME: &str = "lamella.toml";
+/// Longest configuration file that is read.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The command line, completed by the lower layers.
 pub(crate) struct Parsed {
@@ -61,7 +64,7 @@ pub(crate) fn parse(
     environment: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> anyhow::Result<Option<Parsed>> {
     let args: Vec<OsString> = args.into_iter().collect();
-    let typed = match Cli::command().try_get_matches_from(&args) {
+    let typed = match command().try_get_matches_from(&args) {
         Ok(matches) => matches,
         Err(error) => return help_or_usage(error),
     };
@@ -77,11 +80,21 @@ pub(crate) fn parse(
     }
     let environment: Vec<_> = environment.into_iter().collect();
     let layers = load(chosen_file(&typed, &environment), &environment)?;
-    let command = with_defaults(Cli::command(), &layers);
+    let command = with_defaults(command(), &layers);
     let matches = command.try_get_matches_from(&args).map_err(|e| usage(&e))?;
     let settings = effective(&matches, &layers);
     let cli = Cli::from_arg_matches(&matches).map_err(|e| usage(&e))?;
     Ok(Some(Parsed { cli, settings }))
+}
+
+/// The command line. A negative number is the value of an option: whether that is in its range is
+/// for the option to say.
+fn command() -> clap::Command {
+    let amend = |arg: clap::Arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    Cli::command().mut_subcommands(|command| command.mut_args(amend))
 }
 
 fn help_or_usage(error: clap::Error) -> anyhow::Result<Option<Parsed>> {
@@ -136,7 +149,7 @@ fn load(only: Option<PathBuf>, environment: &[(OsString, OsString)]) -> anyhow::
             .collect(),
     };
     for path in files {
-        let text = std::fs::read_to_string(&path)
+        let text = files::read_text(&path, MAX_FILE_BYTES)
             .map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?;
         layers.extend(read_file(&path, &text, &keys)?);
     }

@@ -12,7 +12,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Name of the journal in the directory of the layers.
-const JOURNAL_FILE: &str = "journal.jsonl";
+pub(super) const JOURNAL_FILE: &str = "journal.jsonl";
 /// Longest journal that is read: a line takes about 200 bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
@@ -86,10 +86,9 @@ fn read(path: &Path, run: &str) -> anyhow::Result<Vec<Entry>> {
     if !path.exists() {
         return Ok(Vec::new());
     }
-    anyhow::ensure!(path.is_file(), "{}: not a regular file", path.display());
     let mut text = Vec::new();
-    let file = File::open(path).with_context(named)?;
-    file.take(MAX_BYTES)
+    files::open(path)?
+        .take(MAX_BYTES)
         .read_to_end(&mut text)
         .with_context(named)?;
     let lines = text.split_inclusive(|&b| b == b'\n');
@@ -104,7 +103,7 @@ fn read(path: &Path, run: &str) -> anyhow::Result<Vec<Entry>> {
 fn digest(path: &Path) -> anyhow::Result<(u64, String)> {
     let named = || path.display().to_string();
     let mut hasher = blake3::Hasher::new();
-    let mut file = File::open(path).with_context(named)?;
+    let mut file = files::open(path)?;
     let bytes = std::io::copy(&mut file, &mut hasher).with_context(named)?;
     Ok((bytes, hasher.finalize().to_hex().to_string()))
 }

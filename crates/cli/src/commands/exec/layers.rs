@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 const RUN_FILE: &str = "run.json";
 const MANIFEST_FILE: &str = "manifest.json";
 const FORMAT: &str = "lamella layers 2";
+/// Most of a plan that is read: a token takes eleven bytes at most.
+const MAX_PLAN_BYTES: u64 = 1 << 30;
 /// Values that are hashed and written at once.
 const CHUNK: usize = 1 << 16;
 
@@ -170,10 +172,9 @@ impl Job<'_> {
         let text = serde_json::to_vec_pretty(plan)?;
         let run = blake3::hash(&text).to_hex().to_string();
         if !run_file.exists() {
-            // What lies there is of no known origin: the journal is emptied first.
-            let journal = Journal::start(dir, &run, Vec::new())?;
+            check_empty(dir)?;
             files::write(&run_file, &text)?;
-            return Ok(journal);
+            return Journal::start(dir, &run, Vec::new());
         }
         if !self.resume {
             let dir = dir.display();
@@ -182,6 +183,7 @@ impl Job<'_> {
             )));
         }
         check_same(dir, plan)?;
+        check_regular(dir, plan.layers)?;
         let left = journal::left(dir, &run, plan.layers, |layer| layer_path(dir, layer))?;
         if let Some(layer) = left.damaged {
             let path = layer_path(dir, layer);
@@ -204,10 +206,41 @@ impl Job<'_> {
     }
 }
 
+/// Refuses a directory that holds anything but what a run of ours left before its first file.
+fn check_empty(dir: &Path) -> anyhow::Result<()> {
+    let named = || dir.display().to_string();
+    for entry in fs::read_dir(dir).with_context(named)? {
+        let name = entry.with_context(named)?.file_name();
+        if !name.to_string_lossy().starts_with(files::PREFIX) {
+            return Err(Failure::usage(format!(
+                "--layers: {}: not of an earlier run; choose an empty or a new directory",
+                dir.join(name).display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses to go on where something else has the name of a file of a run: a pipe would wait.
+fn check_regular(dir: &Path, layers: usize) -> anyhow::Result<()> {
+    let ours = [journal::JOURNAL_FILE, MANIFEST_FILE].map(|name| dir.join(name));
+    let mut all = ours
+        .into_iter()
+        .chain((0..layers).map(|n| layer_path(dir, n)));
+    match all.find(|path| path.metadata().is_ok_and(|m| !m.is_file())) {
+        None => Ok(()),
+        Some(path) => {
+            let path = path.display();
+            Err(Failure::usage(format!("{path}: not a regular file")))
+        }
+    }
+}
+
 /// Refuses to go on with what another run has begun.
 fn check_same(dir: &Path, plan: &Plan) -> anyhow::Result<()> {
     let run_file = dir.join(RUN_FILE);
-    let text = fs::read(&run_file).with_context(|| run_file.display().to_string())?;
+    let text = files::read_bounded(files::open(&run_file)?, MAX_PLAN_BYTES)
+        .with_context(|| run_file.display().to_string())?;
     let unusable = |e: serde_json::Error| Failure::usage(format!("{}: {e}", run_file.display()));
     let any: serde_json::Value = serde_json::from_slice(&text).map_err(unusable)?;
     let cure = "remove the directory or choose another one";
@@ -292,7 +325,8 @@ fn layer_name(layer: usize) -> String {
 
 fn read_layer(dir: &Path, layer: usize, plan: &Plan) -> anyhow::Result<Vec<f32>> {
     let path = layer_path(dir, layer);
-    let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
+    let bytes = files::read_bounded(files::open(&path)?, plan.layer_bytes())
+        .with_context(|| path.display().to_string())?;
     anyhow::ensure!(
         bytes.len() as u64 == plan.layer_bytes(),
         "{}: changed",

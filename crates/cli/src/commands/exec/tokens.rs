@@ -1,8 +1,8 @@
 //! Token ids as typed.
 
 use crate::failure::Failure;
+use crate::files;
 use std::fs::File;
-use std::io::Read;
 
 /// Longest file of ids that is read: more than any context takes.
 const MAX_BYTES: u64 = 64 << 20;
@@ -47,17 +47,10 @@ fn read(path: &str) -> anyhow::Result<String> {
         ));
     }
     let wrong = |cause: String| Failure::usage(format!("--tokens: {path}: {cause}"));
-    let mut text = String::new();
-    // One byte more than allowed tells a file that is too long, a device without an end included.
-    File::open(path)
-        .and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text))
+    let bytes = File::open(path)
+        .and_then(|file| files::read_bounded(file, MAX_BYTES))
         .map_err(|e| wrong(e.to_string()))?;
-    if text.len() as u64 > MAX_BYTES {
-        return Err(wrong(format!(
-            "more than the {MAX_BYTES} bytes that are read"
-        )));
-    }
-    Ok(text)
+    String::from_utf8(bytes).map_err(|_| wrong("not UTF-8".to_owned()))
 }
 
 #[cfg(test)]
