@@ -1,6 +1,7 @@
 //! Exit codes, and the one line that explains them.
 
 use crate::terminal;
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -43,6 +44,14 @@ impl Failure {
         Failure::new(Kind::Model, message).into()
     }
 
+    /// The system has refused the thread that `what` needs.
+    pub(crate) fn thread(what: &str, cause: &io::Error) -> anyhow::Error {
+        let cure = "raise this process's limits (ulimit -u, ulimit -v, pids.max of its control \
+                    group)";
+        let message = format!("the system refused a thread for {what}: {cause}; {cure}");
+        Failure::new(Kind::Resources, message).into()
+    }
+
     pub(crate) fn interrupted() -> anyhow::Error {
         Failure::new(Kind::Interrupted, "interrupted").into()
     }
@@ -67,11 +76,30 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(kind(error) as u8)
 }
 
-/// White space of every kind is one space, and nothing drives the terminal: messages quote what
-/// files contain.
+/// Longest word of an error line and longest line, in characters: paths are seldom longer, and the
+/// names in a file can have any length.
+const WORD: usize = 512;
+const LINE: usize = 8192;
+
+/// White space of every kind is one space, nothing drives the terminal, and what is long is cut:
+/// messages quote what files contain.
 pub(crate) fn one_line(text: &str) -> String {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    terminal::plain(&words.join(" "))
+    let words = text.split_whitespace().map(|word| cut(word, WORD));
+    let line = words.collect::<Vec<_>>().join(" ");
+    terminal::plain(&cut(&line, LINE))
+}
+
+/// `text`, with its middle left out if it has more than `most` characters.
+fn cut(text: &str, most: usize) -> Cow<'_, str> {
+    let count = text.chars().count();
+    if count <= most {
+        return text.into();
+    }
+    let (head, tail) = (most / 4 * 3, most / 8);
+    let at = |index: usize| text.char_indices().nth(index).map_or(0, |(at, _)| at);
+    let (head, tail, left_out) = (at(head), at(count - tail), count - head - tail);
+    let (head, tail) = (&text[..head], &text[tail..]);
+    format!("{head}…({left_out} characters cut)…{tail}").into()
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -110,7 +138,7 @@ fn engine_kind(error: &lamella_engine::Error) -> Kind {
     use lamella_engine::Error;
     match error {
         Error::Container(error) => container_kind(error),
-        Error::Memory { .. } | Error::Allocation { .. } => Kind::Resources,
+        Error::Memory { .. } | Error::Allocation { .. } | Error::Threads { .. } => Kind::Resources,
         Error::Isa { .. }
         | Error::Setting { .. }
         | Error::NoDraft { .. }
@@ -152,6 +180,7 @@ fn convert_kind(error: &lamella_container::ConvertError) -> Kind {
 fn text_kind(error: &lamella_text::Error) -> Kind {
     match error {
         lamella_text::Error::ChatOption { .. } => Kind::Usage,
+        lamella_text::Error::Thread { .. } => Kind::Resources,
         _ => Kind::Model,
     }
 }
@@ -198,5 +227,19 @@ mod tests {
     #[test]
     fn messages_are_one_clean_line() {
         assert_eq!(one_line("a:\n  b\x1b[31m\tc"), "a: b\\u{1b}[31m c");
+    }
+
+    #[test]
+    fn long_names_are_cut_and_say_so() {
+        let path = "é".repeat(WORD);
+        assert_eq!(one_line(&path), path);
+        let line = one_line(&format!("a: tensor {}xyz: is absent", "é".repeat(1 << 20)));
+        assert!(line.starts_with("a: tensor éé") && line.ends_with("ééxyz: is absent"));
+        let cut = (1 << 20) + 4 - WORD / 4 * 3 - WORD / 8;
+        assert!(
+            line.contains(&format!("…({cut} characters cut)…")),
+            "{line}"
+        );
+        assert!(one_line(&"word ".repeat(1 << 20)).chars().count() < LINE);
     }
 }

@@ -4,9 +4,9 @@
 //! a person included, is ended at once by [`End::Interrupted`], and so is work that has not
 //! stopped when the signal comes a second time.
 
+use crate::failure::{Failure, Kind};
 use lamella_engine::Cancel;
 use std::any::Any;
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,11 +14,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Why the program ends.
 pub(crate) enum End {
     /// The command is done.
-    Returned(ExitCode),
+    Returned(anyhow::Result<()>),
     /// A defect.
     Panicked(Box<dyn Any + Send>),
-    /// The person wants it to.
-    Interrupted,
+    /// The person wants it to; what to say.
+    Interrupted(Failure),
 }
 
 /// What a signal does.
@@ -31,6 +31,8 @@ struct Shared {
     plain: AtomicBool,
     /// Whether what runs polls the flag.
     polled: AtomicBool,
+    /// What is said if a signal ends the program at once.
+    said: Mutex<String>,
     ends: Mutex<Sender<End>>,
 }
 
@@ -41,6 +43,7 @@ impl Interrupt {
             cancel: Cancel::default(),
             plain: AtomicBool::new(false),
             polled: AtomicBool::new(false),
+            said: Mutex::new("interrupted".to_owned()),
             ends: Mutex::new(ends),
         }))
     }
@@ -51,7 +54,10 @@ impl Interrupt {
     /// If the system refuses.
     pub(crate) fn install(&self) -> anyhow::Result<()> {
         let raised = self.clone();
-        Ok(ctrlc::set_handler(move || raised.raise())?)
+        ctrlc::set_handler(move || raised.raise()).map_err(|error| match error {
+            ctrlc::Error::System(cause) => Failure::thread("signals", &cause),
+            other => other.into(),
+        })
     }
 
     fn raise(&self) {
@@ -65,12 +71,31 @@ impl Interrupt {
     fn end(&self) {
         let ends = self.0.ends.lock().unwrap_or_else(PoisonError::into_inner);
         // If nobody listens any more, the program has ended.
-        let _ = ends.send(End::Interrupted);
+        let _ = ends.send(End::Interrupted(self.failure()));
+    }
+
+    /// What a signal that ends the program at once says from here on.
+    pub(crate) fn says(&self, message: String) {
+        *self.0.said.lock().unwrap_or_else(PoisonError::into_inner) = message;
+    }
+
+    /// What an interruption is told as.
+    fn failure(&self) -> Failure {
+        let said = self.0.said.lock().unwrap_or_else(PoisonError::into_inner);
+        Failure::new(Kind::Interrupted, said.clone())
     }
 
     /// From here on the flag is polled: a signal raises it and the work tidies up.
-    pub(crate) fn poll(&self) {
+    ///
+    /// # Errors
+    /// If a signal came before: the program is ending, and the work must not begin.
+    pub(crate) fn poll(&self) -> anyhow::Result<()> {
         self.0.polled.store(true, Ordering::SeqCst);
+        // A signal sets the flag before it asks whether somebody polls: one of the two sees it.
+        if self.0.plain.load(Ordering::SeqCst) {
+            return Err(self.failure().into());
+        }
+        Ok(())
     }
 
     /// Waits for a person by `read`; a signal ends the program meanwhile.
@@ -129,15 +154,19 @@ mod tests {
     fn what_polls_is_asked_and_what_waits_is_ended() {
         let (ends, end) = channel();
         let interrupt = Interrupt::new(ends);
-        let ended = || matches!(end.try_recv(), Ok(End::Interrupted));
+        let ended = || matches!(end.try_recv(), Ok(End::Interrupted(_)));
         interrupt.raise();
         assert!(ended(), "nothing polls yet");
         interrupt.reset();
-        interrupt.poll();
+        interrupt.poll().unwrap();
         interrupt.raise();
         assert!(interrupt.flag().load(Ordering::SeqCst) && !ended());
         interrupt.raise();
         assert!(ended(), "the second time");
+        assert!(
+            interrupt.poll().is_err(),
+            "work does not begin after a signal"
+        );
         interrupt.reset();
         interrupt.wait(|| interrupt.raise());
         assert!(ended(), "waiting");

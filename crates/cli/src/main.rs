@@ -36,22 +36,23 @@ fn main() -> ExitCode {
         let result = catch_unwind(AssertUnwindSafe(|| run(&interrupt)));
         // The first thread is gone only if the program has ended.
         let _ = ends.send(match result {
-            Ok(Ok(())) => End::Returned(ExitCode::SUCCESS),
-            Ok(Err(error)) => End::Returned(failure::report(&error)),
+            Ok(result) => End::Returned(result),
             Err(panic) => End::Panicked(panic),
         });
     };
     let worker = std::thread::Builder::new().stack_size(STACK_BYTES);
     if let Err(error) = worker.name("lamella".to_owned()).spawn(work) {
-        return failure::report(&anyhow::Error::from(error).context("the first thread"));
+        return failure::report(&failure::Failure::thread("the command", &error));
     }
     match end.recv() {
-        Ok(End::Returned(code)) => code,
+        Ok(End::Returned(Ok(()))) => ExitCode::SUCCESS,
+        Ok(End::Returned(Err(error))) => failure::report(&error),
         Ok(End::Panicked(panic)) => resume_unwind(panic),
-        Ok(End::Interrupted) | Err(_) => {
+        Ok(End::Interrupted(failure)) => {
             files::remove_temporaries();
-            failure::report(&failure::Failure::interrupted())
+            failure::report(&failure.into())
         }
+        Err(error) => failure::report(&error.into()),
     }
 }
 

@@ -2,11 +2,12 @@
 
 use crate::args::Speculate;
 use crate::demo;
+use crate::failure::Failure;
 use crate::progress::{Progress, Unit};
 use crate::terminal::Terminal;
 use lamella_container::Store;
 use lamella_engine::{Error, Model, Options};
-use lamella_text::Bundle;
+use lamella_text::{Bundle, Tokenizer};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -80,25 +81,41 @@ fn open_to_draft(
     }
 }
 
-/// Opens the model, ready for the drafts of `who`, and loads its text files meanwhile: neither
-/// waits for the other.
+/// Loads the model's text files, and opens it, ready for the drafts of `who`. The text comes first:
+/// it takes a moment, and what is missing or unfit (as `usable` says) is told before the weights
+/// are read, which may take minutes.
 ///
 /// # Errors
-/// As [`open`] and [`bundle`].
+/// As [`open`], [`bundle`] and `usable`.
 pub(crate) fn open_with_text(
     place: &Place,
     options: &Options,
     who: Speculate,
+    usable: impl FnOnce(&Bundle) -> anyhow::Result<()>,
     terminal: &Terminal,
 ) -> anyhow::Result<(Arc<Model>, Bundle)> {
-    std::thread::scope(|scope| {
-        let text = scope.spawn(|| bundle(&store(place)?));
-        let model = open_to_draft(place, options, who, terminal)?;
-        let text = text
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        Ok((model, text?))
-    })
+    let text = bundle(&store(place)?)?;
+    usable(&text)?;
+    Ok((open_to_draft(place, options, who, terminal)?, text))
+}
+
+/// Refuses ids that the model does not have: a tokenizer that knows more tokens is another model's.
+///
+/// # Errors
+/// If there is one, naming the file of the tokenizer, which lies in `dir`.
+pub(crate) fn check_tokens(
+    dir: &Path,
+    tokenizer: &Tokenizer,
+    ids: &[u32],
+    vocabulary: usize,
+) -> anyhow::Result<()> {
+    match ids.iter().find(|&&id| id as usize >= vocabulary) {
+        None => Ok(()),
+        Some(id) => Err(Failure::model(format!(
+            "{}: token {id} is outside the model's vocabulary of {vocabulary}",
+            dir.join(tokenizer.file()).display()
+        ))),
+    }
 }
 
 /// The files of a model, without opening it for execution.

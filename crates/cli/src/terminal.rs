@@ -39,6 +39,11 @@ impl Terminal {
             let _ = writeln!(io::stderr().lock(), "{}", escaped(text, "\n\t"));
         }
     }
+
+    /// An error that does not end the program, a line. It is told to the quiet too.
+    pub(crate) fn error(&self, line: &str) {
+        let _ = writeln!(io::stderr().lock(), "lamella: {}", plain(line));
+    }
 }
 
 /// Prints one JSON value on one line.

@@ -243,3 +243,34 @@ mod interruption {
         );
     }
 }
+
+#[test]
+fn a_failed_turn_is_told_to_the_quiet_and_in_json() {
+    let world = World::new();
+    let input = format!(
+        "{}\n/nothing\n/set top_k x\n{QUESTION}\n",
+        "word ".repeat(3000)
+    );
+    let ran = world.run_with_input(&["run", "demo", "--chat", "-q"], &input);
+    assert_eq!(ran.ok(), format!("{ANSWER}\n"));
+    let lines: Vec<&str> = ran.err.lines().collect();
+    assert_eq!(lines.len(), 3, "{ran:?}");
+    for (line, word) in lines.iter().zip(["context", "/nothing", "top_k"]) {
+        assert!(
+            line.starts_with("lamella: ") && line.contains(word),
+            "{ran:?}"
+        );
+    }
+    let ran = world.run_with_input(&["run", "demo", "--chat", "-q", "--json"], &input);
+    let objects: Vec<Value> = ran
+        .ok()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(objects.len(), 2, "{ran:?}");
+    assert!(
+        objects[0]["error"].as_str().unwrap().contains("context"),
+        "{ran:?}"
+    );
+    assert_eq!(objects[1]["text"], ANSWER);
+}

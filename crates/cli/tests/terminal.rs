@@ -69,8 +69,8 @@ impl Session {
         }
     }
 
-    fn types(&mut self, keys: &str) {
-        self.keyboard.write_all(keys.as_bytes()).unwrap();
+    fn types(&mut self, keys: impl AsRef<[u8]>) {
+        self.keyboard.write_all(keys.as_ref()).unwrap();
     }
 
     /// Waits for `text` and forgets everything up to its end.
@@ -152,5 +152,68 @@ fn the_end_of_input_leaves() {
     let mut session = Session::start(&world, &["run", "demo"]);
     session.sees(">>> ");
     session.types("\x04");
+    assert_eq!(session.ends(), Some(0));
+}
+
+#[test]
+fn lines_typed_ahead_are_read_one_after_the_other() {
+    let world = World::new();
+    let mut session = Session::start(&world, &["run", "demo"]);
+    session.sees(">>> ");
+    session.types("What is 3 plus 9?\nSpell the word river.\n");
+    for _ in 0..2 {
+        session.sees("stop]");
+    }
+    session.sees(">>> ");
+    // Pasted at a terminal that does not mark what is pasted.
+    session.types("\"\"\"\nWhat is the capital\nof Kenya?\n\"\"\"\n/set\n/set top_k 3\n");
+    session.sees("stop]");
+    session.sees("min_p = ");
+    session.sees("top_k = 3");
+    session.sees(">>> ");
+    session.types("\x04");
+    assert_eq!(session.ends(), Some(0));
+    let history = std::fs::read_to_string(world.path(".local/state/lamella/history.txt")).unwrap();
+    assert!(
+        history.contains("What is the capital\\nof Kenya?"),
+        "{history}"
+    );
+}
+
+#[test]
+fn lines_typed_during_an_answer_wait_for_its_end() {
+    let world = World::new();
+    let endless = ["--logit-bias", "0=-inf,2=-inf", "--backend", "reference"];
+    let mut session = Session::start(&world, &[&["run", "demo"], &endless[..]].concat());
+    session.sees(">>> ");
+    session.types("/set max_tokens 60\r");
+    session.sees("max_tokens = 60");
+    session.sees(">>> ");
+    session.types("Tell me a story about a fox named Lucy.\r");
+    session.sees("Long ago");
+    session.types("/set max_tokens 5\r/set top_k 3\r/undo\r");
+    session.sees("length]");
+    session.sees("max_tokens = 5");
+    session.sees("top_k = 3");
+    session.sees("Taken back.");
+    session.types("\x04");
+    assert_eq!(session.ends(), Some(0));
+}
+
+#[test]
+fn what_is_no_text_is_told_and_the_chat_goes_on() {
+    let world = World::new();
+    let mut session = Session::start(&world, &["run", "demo", "-q"]);
+    session.sees(">>> ");
+    session.types(b"caf\xe9 au lait\r");
+    session.sees("lamella: standard input: not UTF-8");
+    session.sees(">>> ");
+    session.types("What is the capital of Kenya?\r");
+    session.sees("Nairobi");
+    session.sees(">>> ");
+    // Once is a question, twice leaves.
+    session.types("\x03");
+    session.sees(">>> ");
+    session.types("\x03");
     assert_eq!(session.ends(), Some(0));
 }

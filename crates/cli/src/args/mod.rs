@@ -103,7 +103,8 @@ pub(crate) struct RunArgs {
     #[arg(long, conflicts_with = "prompt")]
     pub(crate) chat: bool,
     /// Continue the prompt as plain text, without the model's chat template
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["system", "tools", "thinking", "reasoning_effort"])]
+    #[arg(conflicts_with = "hide_thinking")]
     pub(crate) raw: bool,
     /// Print one JSON object per answer: text, reasoning, calls, ids, finish reason, usage, timings
     #[arg(long)]

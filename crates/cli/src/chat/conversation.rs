@@ -1,9 +1,7 @@
 //! What was said, and the next answer.
 
 use super::drafts::{Drafting, Drafts};
-use super::switches;
 use super::writing::{OnEvent, Writing};
-use crate::args::AnswerArgs;
 use crate::failure::Failure;
 use crate::model;
 use lamella_engine::generate::{
@@ -92,18 +90,6 @@ impl Conversation {
         }
     }
 
-    /// What prompts are asked for beside the messages. A model that does not chat is asked for
-    /// nothing.
-    ///
-    /// # Errors
-    /// If the model has no such switch, or the file of tools is none.
-    pub(crate) fn prompt_options(&self, answer: &AnswerArgs) -> anyhow::Result<ChatOptions> {
-        match self.bundle.chat() {
-            Ok(chat) => switches::options(answer, chat),
-            Err(_) => Ok(ChatOptions::prompt()),
-        }
-    }
-
     pub(crate) fn bundle(&self) -> &Bundle {
         &self.bundle
     }
@@ -180,6 +166,9 @@ impl Conversation {
         asked: &Asked,
         on_event: OnEvent<'_>,
     ) -> anyhow::Result<Answer> {
+        let model = self.session.model();
+        let tokenizer = &self.bundle.tokenizer;
+        model::check_tokens(model.store().dir(), tokenizer, prompt, model.vocabulary())?;
         let cached = self.rewind(prompt);
         let options = GenerateOptions {
             max_tokens: asked.max_tokens.unwrap_or(usize::MAX),
@@ -191,8 +180,9 @@ impl Conversation {
         };
         let mut writing = Writing::new(stream, on_event);
         let start = Instant::now();
-        let model = self.session.model();
-        let drafts = self.drafts.speculator(asked.drafting, model)?;
+        let drafts = self
+            .drafts
+            .speculator(asked.drafting, self.session.model())?;
         let (session, prompt_rest) = (&mut self.session, &prompt[cached..]);
         let mut receive = |token: Token<'_>| writing.token(token);
         let speculates = drafts.is_some();

@@ -14,6 +14,8 @@ pub(super) enum Message {
     Abandoned,
     /// Ctrl-C in its first line.
     Interrupted,
+    /// What was entered is no text.
+    Garbled,
     End,
 }
 
@@ -41,6 +43,7 @@ pub(super) fn message(source: &mut dyn Source) -> anyhow::Result<Message> {
     let first = match source.next(PROMPT)? {
         Line::Text(text) => text,
         Line::Interrupted => return Ok(Message::Interrupted),
+        Line::Garbled => return Ok(Message::Garbled),
         Line::End => return Ok(Message::End),
     };
     match first.trim_start().strip_prefix(FENCE) {
@@ -56,6 +59,7 @@ fn continued(mut text: String, source: &mut dyn Source) -> anyhow::Result<Messag
         match source.next(CONTINUED)? {
             Line::Text(more) => text.push_str(&more),
             Line::Interrupted => return Ok(Message::Abandoned),
+            Line::Garbled => return Ok(Message::Garbled),
             Line::End => break,
         }
     }
@@ -74,6 +78,7 @@ fn block(first: &str, source: &mut dyn Source) -> anyhow::Result<Message> {
         let line = match source.next(CONTINUED)? {
             Line::Text(line) => line,
             Line::Interrupted => return Ok(Message::Abandoned),
+            Line::Garbled => return Ok(Message::Garbled),
             Line::End => break,
         };
         if let Some((last, _)) = line.split_once(FENCE) {

@@ -5,7 +5,7 @@ use anyhow::Context;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use std::fs::{self, OpenOptions};
-use std::io::{self, IsTerminal};
+use std::io::{self, ErrorKind, IsTerminal};
 use std::path::{Path, PathBuf};
 
 const HISTORY_LINES: usize = 1000;
@@ -16,6 +16,8 @@ pub(crate) enum Line {
     Text(String),
     /// Ctrl-C; what had been typed in this line is gone.
     Interrupted,
+    /// Bytes that are no UTF-8 were typed; what had been typed in this line is gone.
+    Garbled,
     End,
 }
 
@@ -85,6 +87,9 @@ impl Lines {
                     Ok(line) => Ok(Line::Text(line)),
                     Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
                     Err(ReadlineError::Eof) => Ok(Line::End),
+                    Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
+                        Ok(Line::Garbled)
+                    }
                     Err(error) => Err(error).context("standard input"),
                 }
             }

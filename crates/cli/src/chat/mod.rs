@@ -13,6 +13,7 @@ pub(crate) use conversation::{Answer, Asked, Conversation, End};
 pub(crate) use display::Display;
 pub(crate) use drafts::Drafting;
 pub(crate) use lines::Lines;
+pub(crate) use switches::prompt_options;
 pub(crate) use writing::OnEvent;
 
 use crate::args::{AnswerArgs, SamplingArgs};
@@ -55,6 +56,13 @@ pub(crate) trait Voice {
         settings: &ChatSettings,
     ) -> anyhow::Result<()>;
 
+    /// Tells the program that reads along that no answer came, for `message`. A person is told on
+    /// standard error.
+    ///
+    /// # Errors
+    /// If the output breaks.
+    fn failed(&self, message: &str) -> anyhow::Result<()>;
+
     /// Whether answers can be given under `settings`.
     ///
     /// # Errors
@@ -80,6 +88,10 @@ pub(crate) fn chat(
         let message = match input::message(lines)? {
             Message::Text(text) => text,
             Message::Abandoned => continue,
+            Message::Garbled => {
+                terminal.error("standard input: not UTF-8; what was typed so far is dropped");
+                continue;
+            }
             Message::End => return Ok(()),
             Message::Interrupted if leaving => return Ok(()),
             Message::Interrupted => {
@@ -98,7 +110,7 @@ pub(crate) fn chat(
                 conversation.say(text);
                 if let Err(error) = voice.answer(conversation, settings) {
                     conversation.undo();
-                    tolerate(error, terminal)?;
+                    tolerate(error, voice, terminal)?;
                 }
             }
             other => {
@@ -110,13 +122,13 @@ pub(crate) fn chat(
 }
 
 /// A broken output ends the chat, everything else is only told.
-fn tolerate(error: anyhow::Error, terminal: &Terminal) -> anyhow::Result<()> {
+fn tolerate(error: anyhow::Error, voice: &dyn Voice, terminal: &Terminal) -> anyhow::Result<()> {
     if error.chain().any(|cause| cause.is::<std::io::Error>()) {
         return Err(error);
     }
     let line = failure::one_line(&format!("{error:#}"));
-    terminal.note(&format!("lamella: {line}"));
-    Ok(())
+    terminal.error(&line);
+    voice.failed(&line)
 }
 
 fn command(
@@ -147,10 +159,10 @@ fn command(
                 }
                 terminal.note(&format!("{name} = {value}"));
             }
-            Err(message) => terminal.note(&message),
+            Err(message) => terminal.error(&failure::one_line(&message)),
         },
         Slash::Unknown(word) => {
-            terminal.note(&format!("{word} is no command; /help lists them."));
+            terminal.error(&format!("{word} is no command; /help lists them."));
         }
         // Both are answered before a command is carried out.
         Slash::Exit | Slash::Message(_) => {}

@@ -2,6 +2,7 @@
 
 use crate::args::AnswerArgs;
 use crate::failure::Failure;
+use crate::files;
 use anyhow::Context;
 use lamella_text::{Chat, ChatOptions};
 use serde_json::Value;
@@ -12,11 +13,14 @@ const THINKING: [&str; 2] = ["enable_thinking", "thinking"];
 /// Names for its effort.
 const EFFORT: [&str; 2] = ["reasoning_effort", "thinking_effort"];
 
+/// Longest file of tools that is read.
+const MAX_TOOLS_BYTES: u64 = 16 << 20;
+
 /// The options of prompts of `chat`.
 ///
 /// # Errors
 /// If it has no such switch, or the file of tools is none.
-pub(super) fn options(answer: &AnswerArgs, chat: &Chat) -> anyhow::Result<ChatOptions> {
+pub(crate) fn prompt_options(answer: &AnswerArgs, chat: &Chat) -> anyhow::Result<ChatOptions> {
     let mut options = ChatOptions::prompt();
     if let Some(on) = answer.thinking {
         set(&mut options, chat, "thinking", &THINKING, on.into())?;
@@ -62,10 +66,23 @@ fn missing(option: &str) -> anyhow::Error {
 /// The declarations in a file: a JSON list in the OpenAI shape.
 fn tools(path: &Path) -> anyhow::Result<Vec<Value>> {
     let place = || format!("--tools: {}", path.display());
-    let text = std::fs::read_to_string(path).with_context(place)?;
-    match serde_json::from_str(&text) {
-        Ok(Value::Array(tools)) => Ok(tools),
-        Ok(_) => Err(Failure::usage(format!("{}: not a list", place()))),
-        Err(error) => Err(Failure::usage(format!("{}: {error}", place()))),
+    let wrong = |cause: String| Failure::usage(format!("{}: {cause}", place()));
+    let text = files::read_text(path, MAX_TOOLS_BYTES).with_context(place)?;
+    let tools = match serde_json::from_str(&text) {
+        Ok(Value::Array(tools)) => tools,
+        Ok(_) => return Err(wrong("not a list".to_owned())),
+        Err(error) => return Err(wrong(error.to_string())),
+    };
+    let named = |tool: &Value| {
+        tool["function"]["name"]
+            .as_str()
+            .is_some_and(|n| !n.is_empty())
+    };
+    match tools.iter().position(|tool| !named(tool)) {
+        None => Ok(tools),
+        Some(index) => Err(wrong(format!(
+            "index {index}: not a declaration {{\"type\": \"function\", \"function\": \
+             {{\"name\": …}}}}"
+        ))),
     }
 }

@@ -15,9 +15,14 @@ pub(crate) fn run(
     terminal: &Terminal,
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
+    let out = args.out.display();
+    // True at any time, whether this run or an earlier one has begun or none has.
+    interrupt.says(format!(
+        "{out}: interrupted; the same command begins or resumes the conversion"
+    ));
     let place = Place::of(&args.checkpoint)?;
     let store = model::store(&place)?;
-    interrupt.poll();
+    interrupt.poll()?;
     let start = Instant::now();
     let mut progress = Progress::new(terminal, "converting", Unit::Bytes);
     let mut update = |p: lamella_container::Progress<'_>| progress.update(p.bytes_done, p.bytes);
@@ -29,11 +34,13 @@ pub(crate) fn run(
         interrupt.flag(),
     );
     progress.finish();
-    let out = args.out.display();
     let report = result.map_err(|error| match error {
-        Error::Convert(ConvertError::Cancelled(_)) => anyhow::Error::from(Failure::new(
+        Error::Convert(ConvertError::Cancelled(partial)) => anyhow::Error::from(Failure::new(
             Kind::Interrupted,
-            format!("{out}: interrupted; the same command resumes the conversion"),
+            format!(
+                "{out}: interrupted; {} is kept, the same command resumes the conversion",
+                partial.display()
+            ),
         )),
         other => other.into(),
     })?;

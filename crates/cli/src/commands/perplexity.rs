@@ -26,12 +26,14 @@ pub(crate) fn run(
     let text = read(&args.file)?;
     let place = Place::of(&args.model)?;
     let options = settings::options(&args.engine, args.threads.threads);
-    let (model, bundle) = model::open_with_text(&place, &options, Speculate::Off, terminal)?;
+    let (model, bundle) =
+        model::open_with_text(&place, &options, Speculate::Off, |_| Ok(()), terminal)?;
     let tokens = bundle.tokenizer.encode(&text, false)?;
-    check_vocabulary(&tokens, model.vocabulary())?;
+    let dir = model.store().dir();
+    model::check_tokens(dir, &bundle.tokenizer, &tokens, model.vocabulary())?;
     check_window(args.window, model.report().context)?;
     check_length(&tokens, &args.file)?;
-    interrupt.poll();
+    interrupt.poll()?;
     let mut progress = Progress::new(terminal, "scoring", Unit::Steps);
     let start = Instant::now();
     let mut scores = Vec::new();
@@ -88,16 +90,6 @@ fn read(path: &Path) -> anyhow::Result<String> {
         return Ok(text);
     }
     std::fs::read_to_string(path).with_context(|| path.display().to_string())
-}
-
-/// A tokenizer that knows more tokens than the model would be another model's.
-fn check_vocabulary(tokens: &[u32], vocabulary: usize) -> anyhow::Result<()> {
-    match tokens.iter().find(|&&id| id as usize >= vocabulary) {
-        None => Ok(()),
-        Some(id) => Err(Failure::model(format!(
-            "tokenizer.json: token {id} is outside the vocabulary of {vocabulary}"
-        ))),
-    }
 }
 
 /// A token is scored by those before it, so it takes two.

@@ -3,6 +3,7 @@
 use crate::args::{AnswerArgs, RunArgs, SamplingArgs};
 use crate::chat::{
     Answer, Asked, ChatSettings, Conversation, Display, Drafting, End, Lines, OnEvent, Voice, chat,
+    prompt_options,
 };
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
@@ -12,7 +13,7 @@ use crate::terminal::{self, Terminal};
 use anyhow::Context;
 use lamella_engine::generate::Sampler;
 use lamella_engine::{Model, ModelSession};
-use lamella_text::{StopStrings, ToolCall};
+use lamella_text::{Bundle, ChatOptions, StopStrings, ToolCall};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Read};
 use std::sync::Arc;
@@ -26,19 +27,20 @@ pub(crate) fn run(
     let place = Place::of(&args.model)?;
     let options = settings::options(&args.engine, args.threads.threads);
     let who = args.answer.speculate.unwrap_or_default();
-    let (model, bundle) = model::open_with_text(&place, &options, who, terminal)?;
-    if !args.raw {
-        let usable = bundle.chat().map(|_| ());
-        usable
-            .map_err(|error| model::text_error(model.store().dir(), error))
-            .context("use --raw to continue plain text")?;
-    }
+    let usable = |bundle: &Bundle| match bundle.chat() {
+        _ if args.raw => Ok(()),
+        Ok(chat) => prompt_options(&args.answer, chat).map(|_| ()),
+        Err(error) => {
+            Err(model::text_error(place.path(), error)).context("use --raw to continue plain text")
+        }
+    };
+    let (model, bundle) = model::open_with_text(&place, &options, who, usable, terminal)?;
     let lines = if prompt.is_none() {
         Some(Lines::stdin(interrupt)?)
     } else {
         None
     };
-    interrupt.poll();
+    interrupt.poll()?;
     let chunk = args.engine.chunk.unwrap_or(0);
     let session = ModelSession::new(Arc::clone(&model), chunk, interrupt.cancel())?;
     let mut conversation = Conversation::new(bundle, session, args.answer.system.as_deref());
@@ -116,6 +118,11 @@ fn asked(
     answer: &AnswerArgs,
     sampling: &SamplingArgs,
 ) -> anyhow::Result<Asked> {
+    let prompt = match conversation.bundle().chat() {
+        Ok(chat) => prompt_options(answer, chat)?,
+        // A model that does not chat is asked for nothing.
+        Err(_) => ChatOptions::prompt(),
+    };
     let bundle = conversation.bundle();
     let model_limit = bundle.generation.max_new_tokens.map(|n| n as usize);
     let stop = StopStrings::new(&answer.stop).map_err(|e| Failure::usage(e.to_string()))?;
@@ -125,7 +132,7 @@ fn asked(
         sampling: settings::sampling(sampling, &bundle.generation, bundle.tokenizer.vocabulary()),
         seed: settings::seed(sampling),
         drafting: Drafting::of(answer),
-        prompt: conversation.prompt_options(answer)?,
+        prompt,
     })
 }
 
@@ -145,7 +152,12 @@ impl Printer<'_> {
         args: &RunArgs,
         prompt: &str,
     ) -> anyhow::Result<()> {
-        let asked = asked(conversation, &args.answer, &args.sampling)?;
+        let mut wanted = args.answer.clone();
+        if args.raw {
+            // A lower layer may give what only chats read; typed, it is refused.
+            (wanted.thinking, wanted.reasoning_effort, wanted.tools) = (None, None, None);
+        }
+        let asked = asked(conversation, &wanted, &args.sampling)?;
         let answer = self.shown(|tell| {
             if args.raw {
                 return conversation.continue_text(prompt, &asked, tell);
@@ -227,6 +239,13 @@ impl Voice for Printer<'_> {
         let answer = self.shown(|tell| conversation.answer(&asked, tell))?;
         self.interrupt.reset();
         self.finish(&answer)
+    }
+
+    fn failed(&self, message: &str) -> anyhow::Result<()> {
+        if self.json {
+            return terminal::print_json(&json!({"error": message}));
+        }
+        Ok(())
     }
 
     fn check(&self, conversation: &Conversation, settings: &ChatSettings) -> anyhow::Result<()> {

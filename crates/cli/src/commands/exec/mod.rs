@@ -35,7 +35,7 @@ pub(crate) fn run(
     }
     let model = model::open(&place, &options, terminal)?;
     settings::fits("--tokens", tokens.len(), model.report().context)?;
-    interrupt.poll();
+    interrupt.poll()?;
     let run = Run {
         model: &model,
         tokens: &tokens,
