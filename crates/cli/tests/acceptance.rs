@@ -7,7 +7,9 @@
 mod common;
 
 use common::{read_json, repository};
-use lamella_engine::generate::{FinishReason, GenerateOptions, Logprobs, Sampling, generate};
+use lamella_engine::generate::{
+    FinishReason, GenerateOptions, LogitsSession, Logprobs, Sampling, generate,
+};
 use lamella_engine::{BackendKind, Cancel, Logits, Model, ModelSession, Options, Span};
 use lamella_program::Encoding;
 use lamella_text::{Bundle, ChatOptions, messages_from_json};
@@ -205,5 +207,16 @@ fn continuations_and_first_logits() {
             "{}",
             case["prompt"]
         );
+        let mut session = ModelSession::new(Arc::clone(&model), 0, Cancel::new()).unwrap();
+        let logits = session.prefill(&prompt).unwrap();
+        let first = &case["first_logits"];
+        let values = first["values"].as_array().unwrap();
+        assert_eq!(values.len(), 10);
+        let most = values[0].as_f64().unwrap();
+        for (id, value) in ids(&first["ids"]).into_iter().zip(values) {
+            let error = f64::from(logits[id as usize]) - value.as_f64().unwrap();
+            // The reference's values are rounded to five places.
+            assert!(error.abs() < 1e-5 * most.abs() + 5e-6, "{id}: {error}");
+        }
     }
 }
