@@ -196,6 +196,8 @@ fn lines_typed_during_an_answer_wait_for_its_end() {
     session.sees("max_tokens = 5");
     session.sees("top_k = 3");
     session.sees("Taken back.");
+    // Outside the editor the terminal would take the key for itself.
+    session.sees(">>> ");
     session.types("\x04");
     assert_eq!(session.ends(), Some(0));
 }
