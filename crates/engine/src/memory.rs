@@ -3,6 +3,7 @@
 use crate::cgroup;
 use crate::error::Error;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
 use std::ptr::NonNull;
 
 /// Most bytes of a page of the system.
@@ -112,18 +113,30 @@ impl MemoryLimit {
                 origin: "--memory".to_owned(),
             };
         }
-        let machine = available_memory();
-        match cgroup::available() {
-            Some(bytes) if bytes < machine => MemoryLimit {
-                bytes,
-                origin: "left under the cgroup limit".to_owned(),
-            },
-            _ => MemoryLimit {
-                bytes: machine,
-                origin: "available on this machine".to_owned(),
-            },
+        let limits = [
+            (Some(available_memory()), "available on this machine"),
+            (cgroup::available(), "left under the cgroup limit"),
+            (address_space(), "left of the address space (ulimit -v)"),
+        ];
+        let known = limits
+            .into_iter()
+            .filter_map(|(bytes, origin)| bytes.map(|bytes| (bytes, origin)));
+        let (bytes, origin) = known.min_by_key(|limit| limit.0).unwrap_or((u64::MAX, ""));
+        MemoryLimit {
+            bytes,
+            origin: origin.to_owned(),
         }
     }
+}
+
+/// What is left of the process's address space, without what the stacks of the next threads take;
+/// `None` if it is not limited or the kernel does not tell what is taken.
+fn address_space() -> Option<u64> {
+    const OF_THREADS: u64 = 32 << 20;
+    let limit = getrlimit(Resource::As).current?;
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let taken = meminfo_field(&status, "VmSize:")?;
+    Some(limit.saturating_sub(taken).saturating_sub(OF_THREADS))
 }
 
 /// `MemAvailable` of the kernel, in bytes; unlimited where the kernel does not tell.

@@ -2,9 +2,9 @@
 
 use lamella_engine::Error;
 use lamella_engine::memory::Buffer;
-use lamella_kernels::Kernels;
+use lamella_kernels::{Kernels, Pool};
 use std::hint::black_box;
-use std::sync::Barrier;
+use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::Instant;
 
 /// Far beyond any cache.
@@ -22,8 +22,13 @@ pub(super) fn bytes(threads: usize) -> u64 {
 /// those the weights lie in; the best of a few passes.
 ///
 /// # Errors
-/// If there is not enough memory for the buffers.
+/// If there is not enough memory for the buffers, or the system refuses threads.
 pub(super) fn measure(kernels: Kernels, threads: usize) -> Result<f64, Error> {
+    let refused = |cause| Error::Threads {
+        wanted: threads,
+        cause,
+    };
+    let pool = Pool::new(threads).map_err(refused)?;
     let mut buffers = Vec::with_capacity(threads);
     for _ in 0..threads {
         let mut buffer = Buffer::zeroed(BYTES_A_THREAD)?;
@@ -33,7 +38,7 @@ pub(super) fn measure(kernels: Kernels, threads: usize) -> Result<f64, Error> {
     let mut best = f64::INFINITY;
     for streams in STREAMS {
         for _ in 0..PASSES {
-            best = best.min(pass(kernels, &buffers, streams));
+            best = best.min(pass(kernels, &pool, &buffers, streams));
         }
     }
     Ok((threads * BYTES_A_THREAD) as f64 / best)
@@ -41,22 +46,17 @@ pub(super) fn measure(kernels: Kernels, threads: usize) -> Result<f64, Error> {
 
 /// Seconds that reading all buffers takes, a thread each: those of the slowest thread, by the
 /// threads' own clocks (a clock of its own thread would wait for a processor).
-fn pass(kernels: Kernels, buffers: &[Buffer], streams: usize) -> f64 {
-    let barrier = &Barrier::new(buffers.len());
-    std::thread::scope(|scope| {
-        let start = |buffer| scope.spawn(move || timed(kernels, buffer, streams, barrier));
-        let readers: Vec<_> = buffers.iter().map(start).collect();
-        readers
-            .into_iter()
-            .filter_map(|reader| reader.join().ok())
-            .fold(0.0, f64::max)
-    })
-}
-
-/// Seconds that one thread reads, once all have begun.
-fn timed(kernels: Kernels, buffer: &Buffer, streams: usize, barrier: &Barrier) -> f64 {
-    barrier.wait();
-    let start = Instant::now();
-    black_box(kernels.read(black_box(buffer), streams));
-    start.elapsed().as_secs_f64()
+fn pass(kernels: Kernels, pool: &Pool, buffers: &[Buffer], streams: usize) -> f64 {
+    // A thread that waits for the others takes no second buffer.
+    let barrier = Barrier::new(buffers.len());
+    let slowest = Mutex::new(0.0);
+    pool.run(buffers.len(), &|task, _| {
+        barrier.wait();
+        let start = Instant::now();
+        black_box(kernels.read(black_box(&buffers[task]), streams));
+        let seconds = start.elapsed().as_secs_f64();
+        let mut slowest = slowest.lock().unwrap_or_else(PoisonError::into_inner);
+        *slowest = f64::max(*slowest, seconds);
+    });
+    slowest.into_inner().unwrap_or_else(PoisonError::into_inner)
 }

@@ -21,6 +21,7 @@ mod work;
 use super::{Backend, Segment, join_rows, split_rows};
 use crate::cancel::Cancel;
 use crate::error::Error;
+use crate::memory::Buffer;
 use crate::profile::{Clock, Operator};
 use crate::state::{RowLayout, item_names};
 use crate::step::Span;
@@ -157,11 +158,14 @@ impl Cpu {
                 (rope, frequencies)
             })
             .collect();
-        let work = Work::new(&program, part, shape);
         let sealed = sealed_before(&program);
         let taps = transposed_taps(&program, &weights);
         let names = item_names(&program);
         let pool = Pool::new(shape.threads).map_err(threads)?;
+        // Asked for as a whole, untouched: a vector that gets no memory ends the process.
+        let bytes = workspace_bytes(&program, part, shape);
+        drop(Buffer::zeroed(usize::try_from(bytes).unwrap_or(usize::MAX))?);
+        let work = Work::new(&program, part, shape);
         Ok(Cpu {
             core: Core {
                 program,
