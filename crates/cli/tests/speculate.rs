@@ -107,8 +107,14 @@ fn the_settings_have_one_name_everywhere() {
             &["--speculate", "always"],
             &["--speculate", "always", "lookup"],
         ),
-        (&["--draft-tokens", "0"], &["--draft-tokens", "from 1 to 32"]),
-        (&["--draft-tokens", "33"], &["--draft-tokens", "from 1 to 32"]),
+        (
+            &["--draft-tokens", "0"],
+            &["--draft-tokens", "from 1 to 32"],
+        ),
+        (
+            &["--draft-tokens", "33"],
+            &["--draft-tokens", "from 1 to 32"],
+        ),
     ];
     for (more, words) in cases {
         let args = ["run", "demo", "hi"].iter().chain(more);
