@@ -100,7 +100,9 @@ impl GenerationDefaults {
             min_p: fields.number("min_p", |p| (0.0..=1.0).contains(&p), "between 0 and 1")?,
             repetition_penalty: fields.number("repetition_penalty", penalty, &most("0.000001"))?,
             max_new_tokens: match fields.count("max_new_tokens")? {
-                Some(0) => fields.wrong("max_new_tokens", &Value::from(0), "a count of 1 or more")?,
+                Some(0) => {
+                    fields.wrong("max_new_tokens", &Value::from(0), "a count of 1 or more")?
+                }
                 count => count,
             },
         })
@@ -288,6 +290,16 @@ mod tests {
         assert_eq!(greedy.unwrap().do_sample, Some(false));
     }
 
+    fn refused_as(cases: &[(&str, &str)]) {
+        for (text, expected) in cases {
+            let error = read(text).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("generation_config.json: {expected}")),
+                "{text}: {error}"
+            );
+        }
+    }
+
     #[test]
     fn wrong_types_and_ranges_name_file_and_key() {
         let cases = [
@@ -351,13 +363,7 @@ mod tests {
                 "`max_new_tokens`: is true, not a count",
             ),
         ];
-        for (text, expected) in cases {
-            let error = read(text).unwrap_err().to_string();
-            assert!(
-                error.starts_with(&format!("generation_config.json: {expected}")),
-                "{text}: {error}"
-            );
-        }
+        refused_as(&cases);
         assert!(matches!(read("[]"), Err(Error::File { .. })));
         assert!(matches!(read("{"), Err(Error::Json { .. })));
     }

@@ -164,7 +164,9 @@ impl Cpu {
         let pool = Pool::new(shape.threads).map_err(threads)?;
         // Asked for as a whole, untouched: a vector that gets no memory ends the process.
         let bytes = workspace_bytes(&program, part, shape);
-        drop(Buffer::zeroed(usize::try_from(bytes).unwrap_or(usize::MAX))?);
+        drop(Buffer::zeroed(
+            usize::try_from(bytes).unwrap_or(usize::MAX),
+        )?);
         let work = Work::new(&program, part, shape);
         Ok(Cpu {
             core: Core {
