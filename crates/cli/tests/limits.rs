@@ -20,6 +20,29 @@ fn run_within(kibibytes: u32, args: &[&str]) -> Ran {
 }
 
 #[test]
+fn threads_that_do_not_fit_are_refused() {
+    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/olmoe-101");
+    let args = [
+        "exec",
+        fixture,
+        "--tokens",
+        "1,2",
+        "--context",
+        "64",
+        "-t",
+        "1024",
+    ];
+    for _ in 0..10 {
+        let ran = run_within(500_000, &args);
+        assert_eq!(ran.code, Some(4), "{ran:?}");
+        assert!(
+            ran.err.contains("refused threads, 1024 are wanted"),
+            "{ran:?}"
+        );
+    }
+}
+
+#[test]
 fn too_little_address_space_is_named() {
     let ran = run_within(200_000, &["run", "demo", "hi", "-q"]);
     assert_eq!(ran.code, Some(4), "{ran:?}");

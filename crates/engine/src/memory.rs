@@ -139,6 +139,21 @@ fn address_space() -> Option<u64> {
     Some(limit.saturating_sub(taken).saturating_sub(OF_THREADS))
 }
 
+/// Refuses threads whose stacks do not fit into a limited address space: the standard library ends
+/// the process where a thread that has begun gets no memory for its own start.
+pub(crate) fn check_stacks(threads: usize) -> Result<(), Error> {
+    /// Twice the stack of a thread.
+    const OF_A_THREAD: u64 = 4 << 20;
+    let left = address_space().unwrap_or(u64::MAX);
+    if threads > 1 && left < (threads as u64).saturating_mul(OF_A_THREAD) {
+        return Err(Error::Threads {
+            wanted: threads,
+            cause: std::io::ErrorKind::OutOfMemory.into(),
+        });
+    }
+    Ok(())
+}
+
 /// `MemAvailable` of the kernel, in bytes; unlimited where the kernel does not tell.
 fn available_memory() -> u64 {
     let Ok(text) = std::fs::read_to_string("/proc/meminfo") else {

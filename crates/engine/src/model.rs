@@ -4,7 +4,7 @@ use crate::backend::{Backend, cpu, reference};
 use crate::cancel::Cancel;
 use crate::error::Error;
 use crate::identity::numeric_class;
-use crate::memory::MemoryLimit;
+use crate::memory::{MemoryLimit, check_stacks};
 use crate::need::fit;
 use crate::options::{BackendKind, Options};
 use crate::profile::{Profile, TimeSource};
@@ -346,6 +346,7 @@ fn prepare(
     let program = Arc::clone(program);
     Ok(match options.backend {
         BackendKind::Cpu => {
+            check_stacks(shape.threads)?;
             let loaded = weights::load_all(store, choices, shape.threads, progress)?;
             weights::check_streamed(store, choices)?;
             let store = Arc::clone(store);
