@@ -15,7 +15,7 @@ pub(crate) enum Kind {
     Usage = 2,
     /// The model has defects or is damaged.
     Model = 3,
-    /// Not enough memory or disk space.
+    /// Not enough memory, disk space or threads.
     Resources = 4,
     /// Stopped by the user.
     Interrupted = 130,

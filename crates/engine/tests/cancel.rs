@@ -3,22 +3,10 @@
 
 mod common;
 
-use common::{bits, open, read, reference_sequence, repository};
+use common::{FAMILIES, bits, open, read, reference_sequence, repository};
 use lamella_engine::{Cancel, Error, Logits, Model, Observer, Options, Session, Span};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-
-/// A fixture of each family, and the layouts that differ in what a layer does.
-const FAMILIES: [&str; 8] = [
-    "olmoe-101",
-    "glm-101",
-    "inkling-101",
-    "kimi_k3-101",
-    "qwen36-101",
-    "qwen3next-505",
-    "qwen38-111",
-    "deepseek_v4-101",
-];
 
 /// Rows computed together: the prompt is several times as long.
 const ROWS: usize = 8;

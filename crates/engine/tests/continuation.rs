@@ -3,23 +3,12 @@
 
 mod common;
 
-use common::{open, reference_sequence, repository};
+use common::{FAMILIES, open, reference_sequence, repository};
 use lamella_engine::generate::{GenerateOptions, LogitsSession, continue_session, generate};
 use lamella_engine::{
     BackendKind, Cancel, Error, Model, ModelSession, Options, RowState, Session, StateRef,
 };
 use std::ops::ControlFlow;
-
-const FAMILIES: [&str; 8] = [
-    "olmoe-101",
-    "glm-101",
-    "inkling-101",
-    "kimi_k3-101",
-    "qwen36-101",
-    "qwen3next-505",
-    "qwen38-111",
-    "deepseek_v4-101",
-];
 
 fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|x| x.to_bits()).collect()

@@ -3,19 +3,8 @@
 
 mod common;
 
-use common::{reference_sequence, repository};
+use common::{FAMILIES, reference_sequence, repository};
 use lamella_engine::{BackendKind, Cancel, Error, Logits, Model, Options, Span, lower};
-
-const FAMILIES: [&str; 8] = [
-    "olmoe-101",
-    "glm-101",
-    "inkling-101",
-    "kimi_k3-101",
-    "qwen36-101",
-    "qwen3next-505",
-    "qwen38-111",
-    "deepseek_v4-101",
-];
 
 /// Logits of a fixture whose embeddings are `scale` times as large.
 fn logits(fixture: &str, backend: BackendKind, scale: f32) -> Result<Vec<f32>, Error> {

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{open, reference_sequence, repository};
+use common::{FAMILIES, open, reference_sequence, repository};
 use lamella_container::Store;
 use lamella_engine::{Cancel, Error, Model, Options, Part, RowSpan, Session, lower};
 use lamella_program::Encoding;
@@ -47,17 +47,6 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-const FAMILIES: [&str; 8] = [
-    "olmoe-101",
-    "glm-101",
-    "inkling-101",
-    "kimi_k3-101",
-    "qwen36-101",
-    "qwen3next-505",
-    "qwen38-111",
-    "deepseek_v4-101",
-];
 
 /// The smallest number that is accepted, by search; the text that refuses one less.
 fn smallest(accepts: impl Fn(u64) -> Result<(), Error>) -> (u64, String) {

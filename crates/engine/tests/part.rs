@@ -2,22 +2,10 @@
 
 mod common;
 
-use common::{bits, open, read, reference_sequence, repository};
+use common::{FAMILIES, bits, open, read, reference_sequence, repository};
 use lamella_engine::{BackendKind, Cancel, Error, Logits, Model, Options, Part, RowSpan, Span};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// A fixture of each family, and the layouts that differ in what passes between layers.
-const FAMILIES: [&str; 8] = [
-    "olmoe-101",
-    "glm-101",
-    "inkling-101",
-    "kimi_k3-101",
-    "qwen36-101",
-    "qwen3next-505",
-    "qwen38-111",
-    "deepseek_v4-101",
-];
 
 fn open_part(fixture: &str, part: Part, backend: BackendKind) -> Arc<Model> {
     let options = Options {

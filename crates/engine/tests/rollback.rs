@@ -2,21 +2,9 @@
 
 mod common;
 
-use common::{bits, open, read, reference_sequence, repository};
+use common::{FAMILIES, bits, open, read, reference_sequence, repository};
 use lamella_engine::{Cancel, Error, Logits, Model, Observer, Options, Session, Span};
 use std::sync::Arc;
-
-/// A fixture of each family.
-const FAMILIES: [&str; 8] = [
-    "olmoe-101",
-    "glm-101",
-    "inkling-101",
-    "kimi_k3-101",
-    "qwen36-101",
-    "qwen3next-505",
-    "qwen38-111",
-    "deepseek_v4-101",
-];
 
 fn model() -> (Arc<Model>, Vec<u32>) {
     open_fixture("olmoe-101")

@@ -3,23 +3,11 @@
 
 mod common;
 
-use common::{bits, open, read, reference_sequence, repository};
+use common::{FAMILIES, bits, open, read, reference_sequence, repository};
 use lamella_engine::{Error, Model, Options, Session, SnapshotError};
 use lamella_kernels::Isa;
 use std::io::{Read, Write};
 use std::sync::Arc;
-
-/// A fixture of each family.
-const FAMILIES: [&str; 8] = [
-    "olmoe-101",
-    "glm-101",
-    "inkling-101",
-    "kimi_k3-101",
-    "qwen36-101",
-    "qwen3next-505",
-    "qwen38-111",
-    "deepseek_v4-101",
-];
 
 fn open_fixture(fixture: &str, options: &Options) -> (Arc<Model>, Vec<u32>) {
     let dir = repository("fixtures").join(fixture);

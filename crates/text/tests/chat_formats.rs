@@ -5,33 +5,10 @@
 
 mod common;
 
+use common::answers::{BLOCKS, DSML, XTML};
 use common::{added, byte_level};
 use lamella_text::{Bundle, Chat, ChatOptions, Error, Message, SegmentKind, messages_from_json};
 use serde_json::{Map, Value, json};
-
-const DSML: [&str; 8] = [
-    "<｜begin▁of▁sentence｜>",
-    "<｜end▁of▁sentence｜>",
-    "<｜User｜>",
-    "<｜Assistant｜>",
-    "<think>",
-    "</think>",
-    "<｜latest_reminder｜>",
-    "｜DSML｜",
-];
-const XTML: [&str; 4] = ["<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"];
-const BLOCKS: [&str; 10] = [
-    "<|message_user|>",
-    "<|message_model|>",
-    "<|message_system|>",
-    "<|message_tool|>",
-    "<|content_text|>",
-    "<|content_thinking|>",
-    "<|content_invoke_tool_json|>",
-    "<|end_message|>",
-    "<|content_model_end_sampling|>",
-    "<|content_xml|>",
-];
 
 /// What the two editions of the program say that tells them apart.
 const FIRST: &str = "REASONING_EFFORT_MAX = 'Reasoning Effort: Absolute maximum with'";

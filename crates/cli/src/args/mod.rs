@@ -33,7 +33,7 @@ Settings:
 
 Exit codes:
   0 success   1 failure   2 wrong usage or configuration   3 the model is damaged or has defects
-  4 not enough memory or disk space   130 interrupted";
+  4 not enough memory, disk space or threads   130 interrupted";
 
 /// The whole command line.
 #[derive(Debug, Parser)]

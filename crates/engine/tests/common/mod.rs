@@ -7,6 +7,18 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// A fixture of each family, and of a layout that differs in what a layer does and passes on.
+pub(crate) const FAMILIES: [&str; 8] = [
+    "olmoe-101",
+    "glm-101",
+    "inkling-101",
+    "kimi_k3-101",
+    "qwen36-101",
+    "qwen3next-505",
+    "qwen38-111",
+    "deepseek_v4-101",
+];
+
 /// A directory under the repository root.
 pub(crate) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
