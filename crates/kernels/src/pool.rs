@@ -9,8 +9,8 @@ use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{JoinHandle, available_parallelism};
 use std::time::{Duration, Instant};
 
 /// How long an idle worker, or a caller whose workers are late, spins before it parks.
@@ -69,6 +69,9 @@ struct Job {
     tasks: usize,
 }
 
+/// The pool of all processors, while somebody uses it.
+static ALL_PROCESSORS: Mutex<Weak<Pool>> = Mutex::new(Weak::new());
+
 thread_local! {
     /// The pool whose task this thread is executing, and its worker number.
     static CURRENT: Cell<(*const Shared, usize)> = const { Cell::new((std::ptr::null(), 0)) };
@@ -109,6 +112,26 @@ impl Pool {
                 .push(thread.spawn(move || shared.serve(worker))?);
         }
         Ok(pool)
+    }
+
+    /// A pool of `threads` threads. Those who ask for all processors at the same time get the same
+    /// one: two would take the processors from each other, and wake up when the other spins.
+    ///
+    /// # Errors
+    /// As [`new`](Pool::new).
+    pub fn shared(threads: usize) -> std::io::Result<Arc<Pool>> {
+        if available_parallelism().map_or(1, usize::from) != threads {
+            return Pool::new(threads).map(Arc::new);
+        }
+        let mut all = lock(&ALL_PROCESSORS);
+        match all.upgrade().filter(|pool| pool.threads() == threads) {
+            Some(pool) => Ok(pool),
+            None => {
+                let pool = Arc::new(Pool::new(threads)?);
+                *all = Arc::downgrade(&pool);
+                Ok(pool)
+            }
+        }
     }
 
     /// Threads that take part in a run, the caller included.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed set-up should stop at once")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lamella_kernels::Pool;
@@ -99,6 +100,23 @@ fn a_run_within_a_task_is_done_by_that_worker() {
         });
     });
     assert_eq!(count.load(Ordering::Relaxed), 30);
+}
+
+#[test]
+fn those_who_take_all_processors_share_a_pool_and_others_do_not() {
+    let all = std::thread::available_parallelism().unwrap().get();
+    let (one, two) = (Pool::shared(all).unwrap(), Pool::shared(all).unwrap());
+    assert!(Arc::ptr_eq(&one, &two));
+    let own = Pool::shared(all + 1).unwrap();
+    assert!(!Arc::ptr_eq(&own, &Pool::shared(all + 1).unwrap()));
+    drop(two);
+    let count = AtomicUsize::new(0);
+    for pool in [&one, &own] {
+        pool.run(10, &|_, _| {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    assert_eq!(count.load(Ordering::Relaxed), 20);
 }
 
 #[test]

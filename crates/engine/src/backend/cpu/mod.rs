@@ -62,7 +62,7 @@ struct Core {
     store: Arc<Store>,
     weights: Vec<Loaded>,
     kernels: Kernels,
-    pool: Pool,
+    pool: Arc<Pool>,
     /// Distinct rotations of the program, with their frequencies.
     ropes: Vec<(Rope, Vec<f64>)>,
     sealed: Vec<usize>,
@@ -161,7 +161,7 @@ impl Cpu {
         let sealed = sealed_before(&program);
         let taps = transposed_taps(&program, &weights);
         let names = item_names(&program);
-        let pool = Pool::new(shape.threads).map_err(threads)?;
+        let pool = Pool::shared(shape.threads).map_err(threads)?;
         // Asked for as a whole, untouched: a vector that gets no memory ends the process.
         let bytes = workspace_bytes(&program, part, shape);
         drop(Buffer::zeroed(
