@@ -4,6 +4,7 @@ use crate::cgroup;
 use crate::error::Error;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
+use std::ops::Range;
 use std::ptr::NonNull;
 
 /// Most bytes of a page of the system.
@@ -64,6 +65,53 @@ impl Buffer {
             cause: std::io::Error::other("mapped at address zero"),
         })?;
         Ok(Buffer { start, length })
+    }
+
+    /// Asks for the memory of all bytes ahead of their use, a piece at a time. Others may write to
+    /// them meanwhile: this changes no byte.
+    pub(crate) fn populate(&self) {
+        /// Bytes asked for at once.
+        const PIECE: usize = 8 << 20;
+        for at in (0..self.length).step_by(PIECE) {
+            let length = PIECE.min(self.length - at);
+            // SAFETY: the range is part of the mapping, and populating keeps what is there.
+            let asked = unsafe {
+                let start = self.start.as_ptr().add(at).cast();
+                rustix::mm::madvise(start, length, Advice::LinuxPopulateWrite)
+            };
+            // A wish: what is not there yet comes with its first use.
+            if asked.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Gives the whole pages of the system within `range`, in bytes, back to it. They are zero
+    /// afterwards.
+    ///
+    /// # Safety
+    /// Nobody may refer to these bytes, or expect to find there what was written.
+    pub(crate) unsafe fn forget(&self, range: Range<usize>) {
+        let start = range.start.next_multiple_of(PAGE_BYTES);
+        let end = range.end.min(self.length) / PAGE_BYTES * PAGE_BYTES;
+        if start < end {
+            // SAFETY: the range is part of the mapping, and the caller answers for its content. A
+            // refusal leaves the memory taken until the whole is unmapped.
+            let _ = unsafe {
+                let at = self.start.as_ptr().add(start).cast();
+                rustix::mm::madvise(at, end - start, Advice::LinuxDontNeed)
+            };
+        }
+    }
+
+    /// Where the values begin that lie `at` bytes, a multiple of 4, into the buffer.
+    pub(crate) fn values_from(&self, at: usize) -> NonNull<f32> {
+        assert!(
+            at.is_multiple_of(4) && at <= self.length,
+            "outside the buffer"
+        );
+        // SAFETY: still within the buffer.
+        unsafe { self.start.add(at).cast() }
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{FAMILIES, bits, open, read, reference_sequence, repository};
+use common::{bits, fixtures, open, read, reference_sequence, repository};
 use lamella_engine::{Cancel, Error, Logits, Model, Observer, Options, Session, Span};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -77,8 +77,8 @@ fn prompt(
 
 #[test]
 fn another_thread_stops_a_prompt_within_the_running_layer() {
-    for fixture in FAMILIES {
-        let dir = repository("fixtures").join(fixture);
+    for fixture in fixtures() {
+        let dir = repository("fixtures").join(&fixture);
         let ids = reference_sequence(&dir);
         let options = Options {
             threads: Some(2),

@@ -18,7 +18,7 @@ const CODED: [(&str, Encoding); 6] = [
     ("qwen36fp8-707", Encoding::Fp8),
     ("qwen38fp8-777", Encoding::Fp8),
     ("inkling-nvfp4-303", Encoding::Nvfp4),
-    ("glm-303", Encoding::Fp8),
+    ("glm-404", Encoding::Fp8),
 ];
 
 fn model(path: &Path, want: Option<Encoding>) -> Arc<Model> {
@@ -136,7 +136,7 @@ fn codes_that_are_no_numbers_are_refused_at_opening() {
     for (fixture, tensor, byte) in [
         ("kimi_k3-101", "experts.3.w2.weight_scale", 0xff),
         ("qwen36fp8-707", "experts.5.up_proj.weight", 0x7f),
-        ("glm-303", "experts.1.gate_proj.weight", 0xff),
+        ("glm-404", "experts.1.gate_proj.weight", 0xff),
         ("inkling-nvfp4-303", "experts.w2_weight.scale", 0x7f),
     ] {
         let temp = tempfile::tempdir().expect("a directory");

@@ -216,6 +216,14 @@ const MISREADINGS: &[(&str, Misreading)] = &[
     ("latent attention: query norm's offset", |p| {
         each(latents(p), |a| a.query_norm.unit_offset = true)
     }),
+    ("latent attention: lora norms with the blocks' eps", |p| {
+        let outer: Vec<f32> = block_norms(p).map(|n| n.eps).take(1).collect();
+        let others = latents(p).filter(|a| a.latent_norm.eps != outer[0]);
+        each(others, |a| {
+            a.latent_norm.eps = outer[0];
+            a.query_norm.eps = outer[0];
+        })
+    }),
     ("compressed attention: query norm's eps", |p| {
         each(compressed(p), |a| a.query_head_norm.eps = 1.0)
     }),
@@ -300,6 +308,14 @@ const MISREADINGS: &[(&str, Misreading)] = &[
     ("router: scale", |p| {
         each(routed(p), |r| {
             r.router.scale = Some(r.router.scale.unwrap_or(1.0) * 1.5)
+        })
+    }),
+    ("router: another layer's bias", |p| {
+        let mut biases = routed(p).filter_map(|r| r.router.selection_bias.as_mut());
+        let mut pair = || Some((biases.next()?, biases.next()?));
+        pair().is_some_and(|(a, b)| {
+            std::mem::swap(a, b);
+            true
         })
     }),
     ("router: groups", |p| {
@@ -454,6 +470,7 @@ fn every_misreading_shows(fixtures: &[&str], least: usize) {
             missed.push(format!("{name}: {worst:e}"));
         }
     }
+    println!("{fixtures:?}: {caught} misreadings caught");
     assert!(missed.is_empty(), "{fixtures:?} pass {missed:?}");
     assert!(
         caught >= least,
@@ -468,7 +485,7 @@ fn olmoe() {
 
 #[test]
 fn glm() {
-    every_misreading_shows(&["glm-101", "glm-303"], 15);
+    every_misreading_shows(&["glm-101", "glm-404"], 15);
 }
 
 #[test]
@@ -478,12 +495,12 @@ fn inkling() {
 
 #[test]
 fn kimi_k3() {
-    every_misreading_shows(&["kimi_k3-101", "kimi_k3-bf16-303"], 15);
+    every_misreading_shows(&["kimi_k3-101", "kimi_k3-bf16-404"], 15);
 }
 
 #[test]
 fn qwen36() {
-    every_misreading_shows(&["qwen36-101", "qwen35dense-303"], 15);
+    every_misreading_shows(&["qwen36-101", "qwen35dense-303", "qwen3next-505"], 15);
 }
 
 #[test]

@@ -33,9 +33,9 @@ macro_rules! families {
 
 families! {
     olmoe: "olmoe-101", "olmoe-202";
-    glm: "glm-101", "glm-303";
+    glm: "glm-101", "glm-404";
     inkling: "inkling-101", "inkling-nvfp4-303";
-    kimi_k3: "kimi_k3-101", "kimi_k3-bf16-303";
+    kimi_k3: "kimi_k3-101", "kimi_k3-bf16-404";
     qwen36: "qwen36-101", "qwen36fp8-707", "qwen35dense-303", "qwen3next-505";
     qwen38: "qwen38-111", "qwen38fp8-777";
     deepseek_v4: "deepseek_v4-101", "deepseek_v4-303";

@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{FAMILIES, bits, open, read, reference_sequence, repository};
+use common::{bits, fixtures, open, read, reference_sequence, repository};
 use lamella_engine::{Cancel, Error, Logits, Model, Observer, Options, Session, Span};
+use lamella_program::Encoding;
 use std::sync::Arc;
 
 fn model() -> (Arc<Model>, Vec<u32>) {
@@ -11,18 +12,17 @@ fn model() -> (Arc<Model>, Vec<u32>) {
 }
 
 fn open_fixture(fixture: &str) -> (Arc<Model>, Vec<u32>) {
+    open_encoded(fixture, None)
+}
+
+fn open_encoded(fixture: &str, want: Option<Encoding>) -> (Arc<Model>, Vec<u32>) {
     let dir = repository("fixtures").join(fixture);
-    let ids = reference_sequence(&dir);
-    (
-        open(
-            &dir,
-            &Options {
-                threads: Some(2),
-                ..Options::default()
-            },
-        ),
-        ids,
-    )
+    let options = Options {
+        want,
+        threads: Some(2),
+        ..Options::default()
+    };
+    (open(&dir, &options), reference_sequence(&dir))
 }
 
 /// Raises the flag after one layer.
@@ -59,54 +59,67 @@ fn step(
 
 #[test]
 fn a_step_cancelled_at_any_layer_boundary_changes_nothing() {
-    FAMILIES.into_iter().for_each(cancelled_at_any_boundary);
+    for fixture in fixtures() {
+        // As shipped, and in the packs that Lamella makes.
+        for want in [None, Some(Encoding::Q8), Some(Encoding::Q4)] {
+            cancelled_at_any_boundary(&fixture, want);
+        }
+    }
 }
 
-fn cancelled_at_any_boundary(fixture: &str) {
-    let (model, ids) = open_fixture(fixture);
+fn cancelled_at_any_boundary(fixture: &str, want: Option<Encoding>) {
+    let (model, ids) = open_encoded(fixture, want);
     let ids = &ids[..80.min(ids.len())];
-    let mut undisturbed = model.session();
-    let expected = bits(&read(&model, &mut undisturbed, ids, 20));
+    let expected = bits(&read(&model, &mut model.session(), ids, 20));
     let layers = model.program().layers.len();
-    let mut session = model.session();
+    // Another conversation in the same batch, which is far from its end.
+    let (mut session, mut companion) = (model.session(), model.session());
+    let _ = read(&model, &mut companion, &ids[..7], 7);
     let mut got = Vec::new();
     for (turn, tokens) in ids.chunks(20).enumerate() {
         // A long attempt needs pages the session does not have yet.
         let attempts = [&ids[10..], tokens];
         for layer in 0..layers {
             for attempt in attempts {
+                let case = format!("{fixture} {want:?} turn {turn} layer {layer}");
                 let cancel = Cancel::new();
                 let mut observer = CancelAfter {
                     layer,
                     cancel: cancel.clone(),
                 };
-                let mut out = vec![1.0];
-                let bytes = session.state_bytes();
-                let span = Span {
-                    session: &mut session,
-                    tokens: attempt,
-                    logits: Logits::All,
-                    out: &mut out,
-                };
-                let result = model.step_observed(&mut [span], &cancel, &mut observer);
-                assert!(
-                    matches!(result, Err(Error::Cancelled)),
-                    "{fixture} turn {turn} layer {layer}"
-                );
-                assert!(out.is_empty());
-                assert_eq!(session.position(), turn * 20);
-                assert_eq!(session.state_bytes(), bytes, "{fixture} turn {turn}");
+                let bytes = [&session, &companion].map(Session::state_bytes);
+                let mut outs = [vec![1.0], vec![1.0]];
+                let sessions = [&mut session, &mut companion].into_iter();
+                let sessions = sessions.zip(&mut outs).zip([attempt, &ids[7..16]]);
+                let mut spans: Vec<Span<'_>> = sessions
+                    .map(|((session, out), tokens)| Span {
+                        session,
+                        tokens,
+                        logits: Logits::All,
+                        out,
+                    })
+                    .collect();
+                let result = model.step_observed(&mut spans, &cancel, &mut observer);
+                assert!(matches!(result, Err(Error::Cancelled)), "{case}");
+                assert!(outs.iter().all(Vec::is_empty), "{case}");
+                let positions = [&session, &companion].map(Session::position);
+                assert_eq!(positions, [turn * 20, 7], "{case}");
+                let after = [&session, &companion].map(Session::state_bytes);
+                assert_eq!(after, bytes, "{case}");
             }
         }
         got.extend(step(&model, &mut session, tokens, &Cancel::new()).expect("step"));
     }
-    assert!(bits(&got) == expected, "{fixture}");
+    assert!(bits(&got) == expected, "{fixture} {want:?}");
+    let got = bits(&read(&model, &mut companion, &ids[7..], 20));
+    let before = 7 * model.vocabulary();
+    assert!(got == expected[before..], "{fixture} {want:?} companion");
 }
 
 #[test]
 fn checkpoints_bring_every_family_back() {
-    for fixture in FAMILIES {
-        let (model, ids) = open_fixture(fixture);
+    for fixture in fixtures() {
+        let (model, ids) = open_fixture(&fixture);
         let mut session = model.session();
         let vocabulary = model.vocabulary();
         let expected = bits(&read(&model, &mut session, &ids, usize::MAX));
@@ -349,8 +362,8 @@ fn a_memory_limit_is_met_to_the_byte() {
 
 #[test]
 fn the_last_step_of_every_family_can_be_taken_back() {
-    for fixture in FAMILIES {
-        let (model, ids) = open_fixture(fixture);
+    for fixture in fixtures() {
+        let (model, ids) = open_fixture(&fixture);
         let mut session = model.session();
         let expected = bits(&read(&model, &mut session, &ids, usize::MAX));
         let vocabulary = model.vocabulary();

@@ -205,3 +205,41 @@ fn a_broken_stream_is_an_error_and_the_session_goes_on() {
         .snapshot(&session, &mut Breaks(length))
         .expect("long enough");
 }
+
+#[test]
+fn a_long_conversation_is_restored_all_or_nothing_and_can_go_back() {
+    let (model, ids) = open_fixture("olmoe-101", &Options::default());
+    let long: Vec<u32> = ids.iter().copied().cycle().take(2500).collect();
+    let mut source = model.session();
+    read(&model, &mut source, &long[..2400], 512);
+    let stream = snapshot(&model, &source);
+    assert!(
+        stream.len() > 4 << 20,
+        "{} bytes are not long",
+        stream.len()
+    );
+    let mut session = model.session();
+    model
+        .restore(&mut session, &mut Odd::new(&stream[..]))
+        .expect("restores");
+    // Both forget most, and take new pages beside those that came together.
+    for session in [&mut source, &mut session] {
+        session.truncate(1000).expect("goes back");
+    }
+    assert_eq!(source.state_bytes(), session.state_bytes());
+    let expected = bits(&read(&model, &mut source, &long[1000..], 512));
+    assert_eq!(
+        bits(&read(&model, &mut session, &long[1000..], 512)),
+        expected
+    );
+    assert!(snapshot(&model, &source) == snapshot(&model, &session));
+    let mut damaged = stream.clone();
+    let last = damaged.len() - 1;
+    damaged[last] ^= 1;
+    let before = snapshot(&model, &session);
+    assert!(model.restore(&mut session, &mut &damaged[..]).is_err());
+    assert!(
+        snapshot(&model, &session) == before,
+        "a failure left a trace"
+    );
+}

@@ -161,7 +161,7 @@ fn kimi(delta: bool) -> Shape {
             true => "Kimi K3 delta attention",
             false => "Kimi K3 latent attention",
         },
-        fixture: "kimi_k3-bf16-303",
+        fixture: "kimi_k3-bf16-404",
         text: None,
         keys: json!({
             "hidden_size": 7168, "num_hidden_layers": 1, "vocab_size": 1024,

@@ -2,6 +2,7 @@
 
 mod fixed;
 mod layout;
+mod page;
 mod row_state;
 mod rows;
 mod size;
@@ -13,8 +14,9 @@ pub(crate) use fixed::Fixed;
 use lamella_program::state::{StateShape, history, layer_state};
 use lamella_program::{Part, Program};
 pub(crate) use layout::RowLayout;
+pub(crate) use page::Page;
 pub use row_state::{RowState, StateRows};
-pub(crate) use rows::{Page, PagedRows};
+pub(crate) use rows::PagedRows;
 pub(crate) use size::session_bytes;
 use std::sync::Arc;
 use undo::Before;

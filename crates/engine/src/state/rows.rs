@@ -1,13 +1,11 @@
 //! Rows of state in pages that come with use.
 
+use super::page::Page;
 use lamella_kernels::PAGE;
 use std::ops::Range;
 
 /// Places for pages that a new session has.
 const FIRST_PAGES: usize = 4096;
-
-/// One page: [`PAGE`] rows. How values lie inside is the backend's business.
-pub(crate) type Page = Box<[f32]>;
 
 /// Rows of one width, appended in order; where only the last ones are needed, the pages of the
 /// others are used again.
@@ -76,7 +74,7 @@ impl PagedRows {
 
     /// A page of zeros.
     pub(super) fn new_page(&self) -> Page {
-        vec![0.0; self.width * PAGE].into_boxed_slice()
+        Page::new(self.page_values())
     }
 
     pub(super) fn begin(&mut self) {
@@ -161,9 +159,14 @@ impl PagedRows {
         (self.oldest_needed(tokens) / PAGE).min(end)..end
     }
 
+    /// Values of a page.
+    pub(super) fn page_values(&self) -> usize {
+        self.width * PAGE
+    }
+
     /// Bytes of a page.
     pub(super) fn page_bytes(&self) -> u64 {
-        (self.width * PAGE * 4) as u64
+        (self.page_values() * size_of::<f32>()) as u64
     }
 
     /// Rows like these for `tokens` tokens in a context of `context`, in the next of `pages`: those
@@ -184,7 +187,7 @@ impl PagedRows {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        (self.pages.len() * self.width * PAGE * 4) as u64
+        self.pages.len() as u64 * self.page_bytes()
     }
 }
 

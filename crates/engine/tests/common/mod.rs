@@ -19,6 +19,17 @@ pub(crate) const FAMILIES: [&str; 8] = [
     "deepseek_v4-101",
 ];
 
+/// The names of all fixtures, in order.
+pub(crate) fn fixtures() -> Vec<String> {
+    let entries = std::fs::read_dir(repository("fixtures")).expect("the fixtures");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let models = paths.filter(|path| path.join("config.json").is_file());
+    let names = models.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
+    let mut names: Vec<String> = names.collect();
+    names.sort_unstable();
+    names
+}
+
 /// A directory under the repository root.
 pub(crate) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -96,6 +96,12 @@ impl Reference {
             }
             None => self.best_experts(r, &scores),
         };
+        // A misreading that no program can say, for the test below.
+        #[cfg(test)]
+        let scores = match tests::BIAS_WEIGHS.get() {
+            true => self.biased(r, scores),
+            false => scores,
+        };
         let sum: f64 = chosen.iter().map(|&e| scores[e]).sum();
         let shared = &scores[r.experts.min(scores.len())..];
         let (divisor, shared): (f64, Vec<f64>) = match router.weights {
@@ -119,14 +125,7 @@ impl Reference {
     }
 
     fn best_experts(&self, r: &Routed, scores: &[f64]) -> Vec<usize> {
-        let mut biased = scores[..r.experts].to_vec();
-        if let Some(bias) = r.router.selection_bias {
-            let bias = self.weight(bias);
-            biased
-                .iter_mut()
-                .zip(bias)
-                .for_each(|(s, &b)| *s += f64::from(b));
-        }
+        let mut biased = self.biased(r, scores[..r.experts].to_vec());
         if let Some(groups) = r.router.groups {
             let size = r.experts / groups.count;
             let two_best = |group: &[f64]| {
@@ -142,5 +141,73 @@ impl Reference {
             }
         }
         top_k(&biased, r.top_k)
+    }
+
+    /// Scores as they compete: with the selection bias, where there is one.
+    fn biased(&self, r: &Routed, mut scores: Vec<f64>) -> Vec<f64> {
+        if let Some(bias) = r.router.selection_bias {
+            let pairs = scores.iter_mut().zip(self.weight(bias));
+            pairs.for_each(|(score, &bias)| *score += f64::from(bias));
+        }
+        scores
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{BackendKind, Cancel, Logits, Model, Options, Span};
+    use std::cell::Cell;
+    use std::path::Path;
+
+    thread_local! {
+        /// Whether chosen experts are weighed by scores with the selection bias.
+        pub(super) static BIAS_WEIGHS: Cell<bool> = const { Cell::new(false) };
+    }
+
+    fn logits(model: &Model, ids: &[u32], bias_weighs: bool) -> Vec<f32> {
+        let (mut session, mut out) = (model.session(), Vec::new());
+        let span = Span {
+            session: &mut session,
+            tokens: ids,
+            logits: Logits::All,
+            out: &mut out,
+        };
+        BIAS_WEIGHS.set(bias_weighs);
+        let step = model.step(&mut [span], &Cancel::new());
+        BIAS_WEIGHS.set(false);
+        step.expect("step");
+        out
+    }
+
+    /// One more of the misreadings in `tests/mutations.rs`: a fixture on which a bias that weighs
+    /// makes no difference would not show that it only chooses.
+    #[test]
+    fn a_selection_bias_that_weighs_shows_in_the_fixtures() {
+        for fixture in [
+            "glm-101",
+            "glm-404",
+            "deepseek_v4-101",
+            "deepseek_v4-303",
+            "kimi_k3-101",
+            "kimi_k3-bf16-404",
+            "inkling-101",
+            "inkling-nvfp4-303",
+        ] {
+            let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+            let options = Options {
+                backend: BackendKind::Reference,
+                ..Options::default()
+            };
+            let model = Model::open(&fixtures.join(fixture), &options, &mut |_| {});
+            let model = model.expect("it opens");
+            let ids: Vec<u32> = (1..40).map(|i| i * 7 % 101).collect();
+            let right = logits(&model, &ids, false);
+            let wrong = logits(&model, &ids, true);
+            let scale = right.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+            let pairs = right.iter().zip(&wrong);
+            let error = pairs.fold(0.0f32, |m, (a, b)| m.max((a - b).abs())) / scale;
+            println!("{fixture}: a bias that weighs is {error:e} off");
+            assert!(error > 1e-3, "{fixture}: {error:e}");
+        }
     }
 }

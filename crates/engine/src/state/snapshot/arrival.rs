@@ -221,7 +221,7 @@ mod tests {
         let pages = checked(&HEADER, apart, |take| {
             let mut reader = Reader::new(&mut source);
             for item in 0..count / piece {
-                let mut page = vec![0.0; piece].into_boxed_slice();
+                let mut page = Page::new(piece);
                 reader.fill(&mut page, take)?;
                 let values = Values::Page(page);
                 take(Arrival::Values { item, values })?;
@@ -232,7 +232,8 @@ mod tests {
             reader.finish(take)
         })?;
         assert!(source.is_empty(), "bytes left over");
-        Ok([pages.concat(), place].concat())
+        let pages = pages.iter().flat_map(|page| page.iter().copied());
+        Ok(pages.chain(place).collect())
     }
 
     #[test]

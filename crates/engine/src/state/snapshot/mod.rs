@@ -16,9 +16,10 @@ mod arrival;
 mod chunks;
 mod header;
 
-use super::Page;
+use super::page::{Page, Slab};
 use super::{Item, Session};
 use crate::error::Error;
+use crate::memory::Buffer;
 use arrival::{Arrival, Reader, Take, Values};
 use chunks::APART;
 use header::Header;
@@ -155,10 +156,19 @@ pub(crate) fn read(
     let position = check_meaning(&header, identity, session)?;
     let paged = session.items().filter_map(Item::paged);
     let added = paged.map(|rows| rows.needed_pages(position).len() as u64 * rows.page_bytes());
-    session.check_limit(added.sum())?;
+    let added = added.sum();
+    session.check_limit(added)?;
     let apart = threads > 1 && header.payload >= APART;
-    let pages = arrival::checked(&digest, apart, |take| {
-        read_items(session, position, Reader::new(source), take)
+    let mut slab = slab(session, added);
+    let pages = std::thread::scope(|scope| {
+        if let Some(mapping) = slab.as_ref().filter(|_| apart).map(Slab::mapping) {
+            let thread = std::thread::Builder::new().name("lamella-populate".to_owned());
+            // Without it the memory comes as it is written.
+            let _ = thread.spawn_scoped(scope, move || mapping.populate());
+        }
+        arrival::checked(&digest, apart, |take| {
+            read_items(session, position, slab.as_mut(), Reader::new(source), take)
+        })
     });
     match pages {
         Ok(pages) => {
@@ -171,6 +181,14 @@ pub(crate) fn read(
             Err(error.into())
         }
     }
+}
+
+/// One mapping for new pages of `bytes` bytes, if they are worth it and its last page of the system
+/// fits too.
+fn slab(session: &Session, bytes: u64) -> Option<Slab> {
+    let length = usize::try_from(bytes).ok().filter(|_| bytes >= APART)?;
+    session.check_limit(Buffer::taken(length)).ok()?;
+    Slab::new(length).ok()
 }
 
 /// Checks what the header says against the session; the position.
@@ -219,13 +237,17 @@ fn check_meaning(
 fn read_items<'a>(
     session: &'a mut Session,
     position: usize,
+    mut slab: Option<&mut Slab>,
     mut reader: Reader<'_>,
     take: &mut Take<'_, 'a>,
 ) -> Result<(), SnapshotError> {
     for (item, state) in session.items_mut().enumerate() {
         if let Some(rows) = state.paged() {
             for _ in rows.needed_pages(position) {
-                let mut page = rows.new_page();
+                let mut page = match &mut slab {
+                    Some(slab) => slab.page(rows.page_values()),
+                    None => rows.new_page(),
+                };
                 reader.fill(&mut page, take)?;
                 let values = Values::Page(page);
                 take(Arrival::Values { item, values })?;
