@@ -11,6 +11,7 @@
 pub mod checkpoint;
 mod codec;
 mod coded;
+mod constants;
 mod container;
 pub mod convert;
 mod disk;

@@ -1,6 +1,7 @@
 //! A model's bytes, wherever they are: a checkpoint directory as it came, or a container.
 
 use crate::checkpoint::{Checkpoint, check_directory};
+use crate::constants;
 use crate::container::Container;
 use crate::disk;
 use crate::error::Error;
@@ -111,7 +112,10 @@ impl Store {
             defects,
         };
         let program = lower(checkpoint.config(), checkpoint.tensors()).map_err(refuse)?;
-        let defects = closure::check_against(&program, checkpoint.tensors());
+        let mut defects = closure::check_against(&program, checkpoint.tensors());
+        if defects.is_empty() {
+            defects = constants::differences(&program, &checkpoint)?;
+        }
         if !defects.is_empty() {
             return Err(refuse(defects));
         }

@@ -1,7 +1,7 @@
 //! What several families share: tensors in codes, gated units, experts in both published layouts,
 //! rotary keys, what draft heads may repeat.
 
-use crate::config::{ConfigReader, MAX_WIDTH, Rejected};
+use crate::config::{ConfigReader, Domain, MAX_WIDTH, Rejected};
 use crate::operands::Operands;
 use crate::sources::{Sources, coded};
 use lamella_program::block::{GatedActivation, GatedUnit, Linear};
@@ -220,11 +220,20 @@ pub(crate) fn block_fp8<'a>(
 }
 
 /// Reads `quantization_config`, where the checkpoint has one: rows and columns of an FP8 block.
-pub(crate) fn read_block_fp8(c: &mut ConfigReader<'_>) -> Result<Option<[usize; 2]>, Rejected> {
+///
+/// Where it has none, but tensors in FP8, that is one defect: without it each of them would be one.
+pub(crate) fn read_block_fp8(
+    c: &mut ConfigReader<'_>,
+    sources: &Sources<'_>,
+) -> Result<Option<[usize; 2]>, Rejected> {
     let Some(mut q) = c.object("quantization_config")? else {
+        needs_no_blocks(c, sources, |name| Some(format!("{name}{BLOCK_SCALES}")))?;
         return Ok(None);
     };
-    q.require("quant_method", &json!("fp8"));
+    if let Err(rejected) = q.require_kind("quant_method", &json!("fp8")) {
+        c.absorb(q);
+        return Err(rejected);
+    }
     q.require_if_present("fmt", &json!("e4m3"));
     // How inputs were rounded when the checkpoint was served; the weights are the same numbers.
     q.require_if_present("activation_scheme", &json!("dynamic"));
@@ -238,6 +247,26 @@ pub(crate) fn read_block_fp8(c: &mut ConfigReader<'_>) -> Result<Option<[usize; 
     };
     c.absorb(q);
     Ok(Some(block?))
+}
+
+/// Refuses tensors in FP8 with scales where `quantization_config` is missing; `scale_of` names the
+/// scales of a tensor. One without scales has a wrong type, which the closure check names.
+pub(crate) fn needs_no_blocks(
+    c: &mut ConfigReader<'_>,
+    sources: &Sources<'_>,
+    scale_of: impl Fn(&str) -> Option<String>,
+) -> Result<(), Rejected> {
+    let scaled = |name: &str| {
+        let scale = || scale_of(name).is_some_and(|scale| sources.has(&scale));
+        sources.dtype(name) == Some(FP8) && scale()
+    };
+    match sources.names(scaled).first() {
+        None => Ok(()),
+        Some(name) => {
+            let message = format!("is missing, and {name} needs the size of its blocks");
+            Err(c.reject("quantization_config", message))
+        }
+    }
 }
 
 /// [`check_mixed_size`] where every layer has experts.
@@ -296,12 +325,14 @@ pub(crate) struct RopeKeys {
 /// leaves a defect and a stand-in: it shapes no tensor.
 pub(crate) fn read_rope(c: &mut ConfigReader<'_>, inert: &[&str]) -> RopeKeys {
     c.require_if_present("rope_scaling", &json!(null));
-    let mut theta = c.optional_positive("rope_theta");
-    let mut partial = c.optional_positive("partial_rotary_factor");
-    if let Ok(Some(mut rope)) = c.object("rope_parameters") {
+    let mut theta = c.optional_number("rope_theta", Domain::Base);
+    let mut partial = c.optional_number("partial_rotary_factor", Domain::Share);
+    let nested = c.object("rope_parameters");
+    let readable = nested.is_ok();
+    if let Ok(Some(mut rope)) = nested {
         let inner = [
-            rope.optional_positive("rope_theta"),
-            rope.optional_positive("partial_rotary_factor"),
+            rope.optional_number("rope_theta", Domain::Base),
+            rope.optional_number("partial_rotary_factor", Domain::Share),
         ];
         rope.require_if_present("rope_type", &json!("default"));
         rope.ignore(inert);
@@ -310,19 +341,8 @@ pub(crate) fn read_rope(c: &mut ConfigReader<'_>, inert: &[&str]) -> RopeKeys {
         theta = agreed(c, "rope_theta", theta, inner_theta);
         partial = agreed(c, "partial_rotary_factor", partial, inner_partial);
     }
-    if let Ok(None) = theta {
-        theta = c.positive("rope_theta").map(Some);
-    }
-    if let Ok(Some(share)) = partial
-        && share > 1.0
-    {
-        partial = Err(c.reject("partial_rotary_factor", "is more than 1"));
-    }
-    if let Ok(Some(base)) = theta
-        && base <= 1.0
-    {
-        let message = format!("is {base}, but the base of the frequencies is above 1");
-        theta = Err(c.reject("rope_theta", message));
+    if let (Ok(None), true) = (theta, readable) {
+        theta = c.number("rope_theta", Domain::Base).map(Some);
     }
     RopeKeys {
         theta: theta.unwrap_or(None).unwrap_or(10_000.0),

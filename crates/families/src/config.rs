@@ -53,6 +53,51 @@ const INERT_KEYS: &[&str] = &[
     "use_cache",
 ];
 
+/// Largest factor that is believed: published ones are below 100.
+const MAX_FACTOR: f32 = 65536.0;
+
+/// What a number of the configuration may be. NaN and what an f32 cannot hold are in none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Domain {
+    /// Above 0: limits and lengths, which may be so large that they never bind.
+    Positive,
+    /// Below 0.
+    Negative,
+    /// What keeps a norm from dividing by zero: above 0 and below 1.
+    Epsilon,
+    /// What a part is multiplied with: above 0, at most 65536.
+    Factor,
+    /// A part of a whole: above 0, at most 1.
+    Share,
+    /// The base of rotary frequencies: above 1.
+    Base,
+}
+
+impl Domain {
+    fn holds(self, x: f32) -> bool {
+        x.is_finite()
+            && match self {
+                Domain::Positive => x > 0.0,
+                Domain::Negative => x < 0.0,
+                Domain::Epsilon => x > 0.0 && x < 1.0,
+                Domain::Factor => x > 0.0 && x <= MAX_FACTOR,
+                Domain::Share => x > 0.0 && x <= 1.0,
+                Domain::Base => x > 1.0,
+            }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Domain::Positive => "a number above 0 that an f32 can hold",
+            Domain::Negative => "a number below 0 that an f32 can hold",
+            Domain::Epsilon => "a number above 0 and below 1",
+            Domain::Factor => "a number above 0 and up to 65536",
+            Domain::Share => "a number above 0 and up to 1",
+            Domain::Base => "a number above 1 that an f32 can hold",
+        }
+    }
+}
+
 /// A value could not be used; the reader holds the defect that says why.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rejected;
@@ -113,24 +158,21 @@ impl<'c> ConfigReader<'c> {
         self.optional(key, &needed, |v| whole(v, max).filter(|n| *n > 0))
     }
 
-    /// A required finite number above zero.
-    pub(crate) fn positive(&mut self, key: &str) -> Result<f64, Rejected> {
-        self.optional_positive(key)?
+    /// A required number of this domain, also after rounding to f32.
+    pub(crate) fn number(&mut self, key: &str, domain: Domain) -> Result<f64, Rejected> {
+        self.optional_number(key, domain)?
             .ok_or_else(|| self.missing(key))
     }
 
-    /// A finite number above zero, also after rounding to f32; `None` where the key is absent or
-    /// null.
-    pub(crate) fn optional_positive(&mut self, key: &str) -> Result<Option<f64>, Rejected> {
-        let needed = "a number above 0 that an f32 can hold";
-        self.optional(key, needed, |v| finite(v).filter(|x| *x as f32 > 0.0))
-    }
-
-    /// A required finite number below zero, also after rounding to f32.
-    pub(crate) fn negative(&mut self, key: &str) -> Result<f64, Rejected> {
-        let needed = "a number below 0 that an f32 can hold";
-        self.optional(key, needed, |v| finite(v).filter(|x| (*x as f32) < 0.0))?
-            .ok_or_else(|| self.missing(key))
+    /// A number of this domain, also after rounding to f32; `None` where the key is absent or null.
+    pub(crate) fn optional_number(
+        &mut self,
+        key: &str,
+        domain: Domain,
+    ) -> Result<Option<f64>, Rejected> {
+        self.optional(key, domain.words(), |v| {
+            v.as_f64().filter(|&x| domain.holds(x as f32))
+        })
     }
 
     /// A required `true` or `false`.
@@ -212,11 +254,24 @@ impl<'c> ConfigReader<'c> {
 
     /// Refuses any value of a required key but this one.
     pub(crate) fn require(&mut self, key: &str, supported: &Value) {
+        let _ = self.required(key, supported);
+    }
+
+    /// The same, telling whether it has that value.
+    fn required(&mut self, key: &str, supported: &Value) -> Result<(), Rejected> {
         match self.value(key) {
-            None => drop(self.missing(key)),
-            Some(value) if value == supported => {}
-            Some(value) => drop(self.wrong(key, value, &shown(supported))),
+            None => Err(self.missing(key)),
+            Some(value) if value == supported => Ok(()),
+            Some(value) => Err(self.wrong(key, value, &shown(supported))),
         }
+    }
+
+    /// [`require`](Self::require) for a key that says what all the others mean: with another value
+    /// of it, none of them is looked at.
+    pub(crate) fn require_kind(&mut self, key: &str, supported: &Value) -> Result<(), Rejected> {
+        self.required(key, supported).inspect_err(|_| {
+            self.read.extend(self.values.keys().map(String::as_str));
+        })
     }
 
     /// Refuses any value but this one; the key may be absent or null, which means the same.
@@ -293,11 +348,6 @@ impl<'c> ConfigReader<'c> {
             format!("is {}, but only {needed} can be used", shown(value)),
         )
     }
-}
-
-/// A number that an f32 can hold.
-fn finite(value: &Value) -> Option<f64> {
-    value.as_f64().filter(|x| (*x as f32).is_finite())
 }
 
 /// Each of at most `longest` items of a list.
@@ -410,19 +460,30 @@ mod tests {
 
     #[test]
     fn numbers_must_survive_f32() {
+        use Domain::{Base, Epsilon, Factor, Negative, Positive, Share};
         let values = map(json!({
-            "tiny": 1e-60, "big": 1e60, "zero": 0.0, "minus": -1.0, "fine": 1e-5, "whole": 3
+            "tiny": 1e-60, "big": 1e60, "zero": 0.0, "minus": -1.0, "fine": 1e-5, "whole": 3,
+            "one": 1.0, "almost": 1.0 - 1e-12, "many": 65536, "more": 65537, "text": "1e-5"
         }));
+        let keys = [
+            "tiny", "big", "zero", "minus", "fine", "whole", "one", "almost", "many", "more",
+            "text", "absent",
+        ];
         let mut reader = ConfigReader::bare(&values, String::new());
-        for key in ["tiny", "big", "zero", "minus"] {
-            assert!(reader.positive(key).is_err(), "{key}");
-        }
-        assert_eq!(reader.positive("fine").unwrap(), 1e-5);
-        assert_eq!(reader.positive("whole").unwrap(), 3.0);
-        assert_eq!(reader.negative("minus").unwrap(), -1.0);
-        for key in ["zero", "fine", "absent"] {
-            assert!(reader.negative(key).is_err(), "{key}");
-        }
+        let mut passes = |domain| -> Vec<&str> {
+            let good = |key: &&&str| reader.number(key, domain).is_ok();
+            keys.iter().filter(good).copied().collect()
+        };
+        let positive = ["fine", "whole", "one", "almost", "many", "more"];
+        assert_eq!(passes(Positive), positive);
+        assert_eq!(passes(Negative), ["minus"]);
+        // What an f32 rounds to 1 is 1.
+        assert_eq!(passes(Epsilon), ["fine"]);
+        assert_eq!(passes(Factor), positive[..5]);
+        assert_eq!(passes(Share), ["fine", "one", "almost"]);
+        assert_eq!(passes(Base), ["whole", "many", "more"]);
+        assert_eq!(reader.number("fine", Epsilon).unwrap(), 1e-5);
+        assert_eq!(reader.optional_number("absent", Epsilon).unwrap(), None);
     }
 
     #[test]
@@ -430,7 +491,7 @@ mod tests {
         let values = map(json!({"rope": {"theta": 0, "other": 1}}));
         let mut reader = ConfigReader::new(&values);
         let mut nested = reader.object("rope").unwrap().unwrap();
-        assert!(nested.positive("theta").is_err());
+        assert!(nested.number("theta", Domain::Base).is_err());
         reader.absorb(nested);
         let found = messages(reader);
         assert!(found[0].contains("rope.theta: is 0"), "{found:?}");

@@ -7,8 +7,8 @@
 
 use crate::common::{Builder, check_size, read_rope};
 use crate::config::{
-    ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
-    Rejected,
+    ConfigReader, Domain, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY,
+    MAX_WIDTH, Rejected,
 };
 use crate::plain::{self, Ends};
 use crate::sources::Sources;
@@ -71,9 +71,9 @@ impl Config {
         let tied_head = c.optional_flag("tie_word_embeddings");
         // Values that shape no tensor: a bad one is a defect, and the tensors are checked all the
         // same with a stand-in that no program ever carries.
-        let eps = c.positive("rms_norm_eps").unwrap_or(1.0) as f32;
+        let eps = c.number("rms_norm_eps", Domain::Epsilon).unwrap_or(1.0) as f32;
         let clip = c
-            .optional_positive("clip_qkv")
+            .optional_number("clip_qkv", Domain::Positive)
             .unwrap_or(None)
             .map(|x| x as f32);
         let renormalise = c.flag("norm_topk_prob").unwrap_or(false);

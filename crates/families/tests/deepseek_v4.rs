@@ -13,8 +13,8 @@ use damage::{
     check_needed_keys, check_tensors, check_unknown_keys, lower_with_changed_bytes, slice,
 };
 use lamella_program::block::{
-    CompressedAttention, Ffn, GatedActivation, Mixer, Residual, RopePairing, RopePlace, Routed,
-    Scoring, WeightRule,
+    CompressedAttention, Ffn, GatedActivation, Mixer, Residual, Rope, RopePairing, RopePlace,
+    Routed, Scoring, WeightRule,
 };
 use lamella_program::operand::Coding;
 use lamella_program::program::StreamReduction;
@@ -248,6 +248,31 @@ fn saved(config: &Value) -> Value {
         saved = with(&saved, key, value);
     }
     saved
+}
+
+#[test]
+fn without_scaling_nothing_is_stretched() {
+    let (config, table) = fixture("deepseek_v4-303");
+    let compressed = |config: &Value| {
+        let p = program(config, &table);
+        let ropes: Vec<Rope> = (0..p.layers.len())
+            .map(|layer| attention(&p, layer))
+            .filter(|a| a.compressor.is_some())
+            .map(|a| a.rope.clone())
+            .collect();
+        assert!(ropes.len() > 2);
+        ropes
+    };
+    let (theta, dims) = (compressed(&config)[0].theta, compressed(&config)[0].dims);
+    for absent in [
+        without(&config, "rope_scaling"),
+        with(&config, "rope_scaling", Value::Null),
+    ] {
+        for rope in compressed(&absent) {
+            assert_eq!((rope.theta, rope.dims, rope.yarn), (theta, dims, None));
+        }
+    }
+    assert!(compressed(&config).iter().all(|rope| rope.yarn.is_some()));
 }
 
 #[test]

@@ -95,6 +95,10 @@ pub struct PerLayerEmbedding {
     pub sizes: Vec<u64>,
     /// First row per head.
     pub offsets: Vec<u64>,
+    /// Where the checkpoint says the last three once more. A container does not: they were compared
+    /// when it was made.
+    #[serde(skip)]
+    pub stored: Option<StoredHashes>,
     /// `[rows, head_dim]`.
     pub table: OperandId,
     /// Key projection.
@@ -109,6 +113,31 @@ pub struct PerLayerEmbedding {
     pub convolution_norm: RmsNorm,
     /// Dilated convolution of the gated values.
     pub convolution: crate::block::ShortConvolution,
+}
+
+/// Tensors of integers (I64) in which a checkpoint repeats the constants of an n-gram embedding.
+/// Opening it compares them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredHashes {
+    /// `[ngram]`: [`PerLayerEmbedding::multipliers`].
+    pub multipliers: String,
+    /// `[heads]`: [`PerLayerEmbedding::sizes`].
+    pub sizes: String,
+    /// `[heads]`: [`PerLayerEmbedding::offsets`].
+    pub offsets: String,
+}
+
+impl PerLayerEmbedding {
+    /// Tensors of the checkpoint that hold constants of this embedding, and what they have to hold.
+    pub fn stored_constants(&self) -> impl Iterator<Item = (&str, &[u64])> {
+        self.stored.iter().flat_map(|stored| {
+            [
+                (stored.multipliers.as_str(), self.multipliers.as_slice()),
+                (stored.sizes.as_str(), self.sizes.as_slice()),
+                (stored.offsets.as_str(), self.offsets.as_slice()),
+            ]
+        })
+    }
 }
 
 /// How several streams become one before the final norm.

@@ -1,12 +1,13 @@
 //! The keys of a DeepSeek V4 configuration, in the published spelling and in the one that
 //! transformers saves.
 
+use super::names::scale_of;
 use super::rotation::{Rotation, read_rotation};
 use super::schedule::{Plan, read_schedule};
-use crate::common::{check_size, draft_depths};
+use crate::common::{check_size, draft_depths, needs_no_blocks};
 use crate::config::{
-    ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
-    Rejected,
+    ConfigReader, Domain, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY,
+    MAX_WIDTH, Rejected,
 };
 use crate::sources::Sources;
 use serde_json::json;
@@ -79,7 +80,7 @@ impl Config {
         let drafts = c.optional_whole("num_nextn_predict_layers", MAX_DRAFTS);
         // Values that shape no tensor: a bad one is a defect, and the tensors are checked all the
         // same with a stand-in that no program ever carries.
-        let eps = c.positive("rms_norm_eps").unwrap_or(1.0) as f32;
+        let eps = c.number("rms_norm_eps", Domain::Epsilon).unwrap_or(1.0) as f32;
         let streams = Streams::read(c);
         let attention = Geometry::read(c);
         let smallest_head = attention
@@ -130,7 +131,7 @@ impl Streams {
     fn read(c: &mut ConfigReader<'_>) -> Result<Streams, Rejected> {
         let count = c.count("hc_mult", MAX_STREAMS);
         let iterations = c.count("hc_sinkhorn_iters", MAX_PASSES);
-        let eps = c.positive("hc_eps").unwrap_or(1.0) as f32;
+        let eps = c.number("hc_eps", Domain::Epsilon).unwrap_or(1.0) as f32;
         Ok(Streams {
             count: count?,
             iterations: iterations.unwrap_or(1),
@@ -174,8 +175,10 @@ impl Experts {
         let count = c.count("n_routed_experts", MAX_EXPERTS);
         let top_k = c.count("num_experts_per_tok", MAX_EXPERTS);
         let width = c.count("moe_intermediate_size", MAX_WIDTH);
-        let scale = c.positive("routed_scaling_factor").unwrap_or(1.0) as f32;
-        let limit = c.positive("swiglu_limit").unwrap_or(1.0) as f32;
+        let scale = c
+            .number("routed_scaling_factor", Domain::Factor)
+            .unwrap_or(1.0) as f32;
+        let limit = c.number("swiglu_limit", Domain::Positive).unwrap_or(1.0) as f32;
         let (count, top_k) = (count?, top_k?);
         if top_k > count {
             let message = format!("{top_k} experts cannot be chosen of {count}");
@@ -206,16 +209,12 @@ fn read_quantisation(
     sources: &Sources<'_>,
 ) -> Result<[usize; 2], Rejected> {
     let Some(mut q) = c.object("quantization_config")? else {
-        let coded = |name: &str| sources.dtype(name) == Some(super::FP8);
-        return match sources.names(coded).first() {
-            None => Ok([1, 1]),
-            Some(name) => {
-                let message = format!("is missing, and {name} needs the size of its blocks");
-                Err(c.reject("quantization_config", message))
-            }
-        };
+        return needs_no_blocks(c, sources, scale_of).map(|()| [1, 1]);
     };
-    q.require("quant_method", &json!("fp8"));
+    if let Err(rejected) = q.require_kind("quant_method", &json!("fp8")) {
+        c.absorb(q);
+        return Err(rejected);
+    }
     q.require_if_present("fmt", &json!("e4m3"));
     // In which type the scales are stored: the tensors say it themselves.
     q.require_if_present("scale_fmt", &json!("ue8m0"));

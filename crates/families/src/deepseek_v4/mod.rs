@@ -7,6 +7,7 @@
 //! ones.
 
 mod attention;
+mod codes;
 mod config;
 mod draft;
 mod experts;
@@ -17,22 +18,15 @@ mod schedule;
 use crate::common::Builder;
 use crate::config::{ConfigReader, Rejected};
 use crate::sources::Sources;
+use codes::coding;
 use config::Config;
 use lamella_program::block::{Block, Ffn, HyperMap, Layer, Mixer, Residual, RmsNorm};
-use lamella_program::operand::Coding;
 use lamella_program::program::{
     Boundary, Dims, Entry, Exit, PROGRAM_VERSION, StreamReduction, UnusedComponent,
 };
 use lamella_program::{OperandId, Program, Role, TensorInfo};
-use names::{Spelling, scale_of};
+use names::Spelling;
 use schedule::Plan;
-
-/// The element type of FP8 codes.
-const FP8: &str = "F8_E4M3";
-/// The element types that stand for two FP4 codes.
-const FP4: [&str; 3] = ["I8", "U8", "F4"];
-/// Parts of the names of routed experts.
-const EXPERTS: [&str; 2] = [".ffn.experts.", ".mlp.experts."];
 
 /// Lowers a DeepSeek V4 checkpoint.
 pub(crate) fn lower(
@@ -48,27 +42,6 @@ pub(crate) fn lower(
         table: Builder::new(&sources, coding(&sources, config.block)),
     };
     Ok(lowering.program(unused))
-}
-
-/// The coding of a matrix, by its element type. Of one with scales whose type says nothing (it is
-/// missing, or it is wrong), the other experts tell.
-fn coding<'a>(sources: &'a Sources<'a>, block: [usize; 2]) -> impl Fn(&str) -> Option<Coding> + 'a {
-    let is_expert = |name: &str| EXPERTS.iter().any(|part| name.contains(part));
-    let experts_in_fp8 = |name: &str| is_expert(name) && sources.dtype(name) == Some(FP8);
-    let fp8_experts = !sources.names(experts_in_fp8).is_empty();
-    move |tensor| {
-        let scale = scale_of(tensor)?;
-        let fp4 = match sources.dtype(tensor) {
-            Some(FP8) => false,
-            Some(dtype) if FP4.contains(&dtype) => true,
-            _ if !sources.has(&scale) => return None,
-            _ => is_expert(tensor) && !fp8_experts,
-        };
-        Some(match fp4 {
-            true => Coding::Mxfp4 { scale },
-            false => Coding::BlockFp8 { scale, block },
-        })
-    }
 }
 
 /// A checkpoint on its way to a program.

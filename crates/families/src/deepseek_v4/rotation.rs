@@ -1,6 +1,6 @@
 //! Rotary positions: which channels turn, and the two sets of frequencies.
 
-use crate::config::{ConfigReader, MAX_CONTEXT, MAX_WIDTH, Rejected};
+use crate::config::{ConfigReader, Domain, MAX_CONTEXT, MAX_WIDTH, Rejected};
 use lamella_program::block::{Rope, RopePairing, RopePlace, Yarn};
 use serde_json::json;
 
@@ -25,10 +25,13 @@ pub(super) fn read_rotation(
     c: &mut ConfigReader<'_>,
     heads: Result<[usize; 2], Rejected>,
 ) -> Result<Rotation, Rejected> {
-    let theta = c.optional_positive("rope_theta");
-    let compressed_theta = c.optional_positive("compress_rope_theta");
+    let theta = c.optional_number("rope_theta", Domain::Base);
+    let compressed_theta = c.optional_number("compress_rope_theta", Domain::Base);
     let dims = c.optional_count("qk_rope_head_dim", MAX_WIDTH);
-    let partial = c.optional_positive("partial_rotary_factor");
+    let partial = c.optional_number("partial_rotary_factor", Domain::Share);
+    // Without it compressed entries rotate with `compress_rope_theta` as it is. The vendor's code
+    // (`original_seq_len` is 0 unless it is given) and transformers (`rope_type` is "default") agree
+    // on that; a release that extends its context says so here.
     let scaling = match c.object("rope_scaling") {
         Ok(Some(mut scaling)) => {
             let yarn = read_yarn(&mut scaling, "type");
@@ -82,8 +85,8 @@ fn read_set(both: &mut ConfigReader<'_>, key: &str, may_scale: bool) -> Result<K
     let Some(mut set) = both.object(key)? else {
         return Err(both.reject(key, "is missing, and this family needs it"));
     };
-    let theta = set.positive("rope_theta");
-    let partial = set.optional_positive("partial_rotary_factor");
+    let theta = set.number("rope_theta", Domain::Base);
+    let partial = set.optional_number("partial_rotary_factor", Domain::Share);
     let kind = set.optional_text("rope_type");
     let scales = may_scale && matches!(kind, Ok(Some("yarn")));
     let yarn = match scales {
@@ -108,11 +111,11 @@ fn read_set(both: &mut ConfigReader<'_>, key: &str, may_scale: bool) -> Result<K
 /// YaRN; cosines and scores are not scaled.
 fn read_yarn(c: &mut ConfigReader<'_>, kind: &str) -> Result<Yarn, Rejected> {
     c.require(kind, &json!("yarn"));
-    let factor = c.positive("factor");
+    let factor = c.number("factor", Domain::Factor);
     let original_context = c.count("original_max_position_embeddings", MAX_CONTEXT);
-    let beta_fast = c.positive("beta_fast");
-    let beta_slow = c.positive("beta_slow");
-    let attention = c.optional_positive("attention_factor");
+    let beta_fast = c.number("beta_fast", Domain::Factor);
+    let beta_slow = c.number("beta_slow", Domain::Factor);
+    let attention = c.optional_number("attention_factor", Domain::Factor);
     if attention?.is_some_and(|factor| factor != 1.0) {
         return Err(c.reject("attention_factor", "is not 1, the only factor there is"));
     }
@@ -145,7 +148,7 @@ fn agreed(
             return Err(c.reject(key, format!("is {a}, but rope_parameters.{other} is {b}")));
         }
         (Some(theta), _) | (None, Some(theta)) => theta,
-        (None, None) => c.positive(key)?,
+        (None, None) => c.number(key, Domain::Base)?,
     };
     if theta <= 1.0 {
         let message = format!("is {theta}, but the base of the frequencies is above 1");

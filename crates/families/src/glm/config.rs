@@ -2,8 +2,8 @@
 
 use crate::common::{check_mixed_size, choices, draft_depths, numbered, read_block_fp8, read_rope};
 use crate::config::{
-    ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
-    Rejected,
+    ConfigReader, Domain, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY,
+    MAX_WIDTH, Rejected,
 };
 use crate::sources::Sources;
 use serde_json::{Value, json};
@@ -107,13 +107,13 @@ impl Config {
         let biases = c.optional_flag("attention_bias");
         let tied_head = c.optional_flag("tie_word_embeddings");
         let draft_layers = c.optional_whole("num_nextn_predict_layers", MAX_LAYERS);
-        let block = read_block_fp8(c);
+        let block = read_block_fp8(c, sources);
         let experts = Experts::read(c);
         let index = Index::read(c);
         let layers = read_layers(c);
         // Values that shape no tensor: a bad one is a defect, and the tensors are checked all the
         // same with a stand-in that no program ever carries.
-        let eps = c.positive("rms_norm_eps").unwrap_or(1.0) as f32;
+        let eps = c.number("rms_norm_eps", Domain::Epsilon).unwrap_or(1.0) as f32;
         let rope = read_rope(c, &[]);
         if rope.partial.is_some_and(|share| share != 1.0) {
             let _ = c.reject("partial_rotary_factor", "is not 1");
@@ -214,7 +214,9 @@ impl Experts {
         let groups = c.optional_count("n_group", MAX_EXPERTS);
         let top_groups = c.optional_count("topk_group", MAX_EXPERTS);
         let renormalise = c.flag("norm_topk_prob").unwrap_or(false);
-        let scale = c.positive("routed_scaling_factor").unwrap_or(1.0) as f32;
+        let scale = c
+            .number("routed_scaling_factor", Domain::Factor)
+            .unwrap_or(1.0) as f32;
         Ok(Experts {
             count: count?,
             top_k: top_k?,

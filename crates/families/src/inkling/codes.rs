@@ -171,25 +171,21 @@ fn read_scheme(c: &mut ConfigReader<'_>) -> Result<Option<Scheme>, Rejected> {
     let Some(mut q) = c.object(KEY)? else {
         return Ok(None);
     };
-    q.require("quant_method", &json!("compressed-tensors"));
-    let scheme = Scheme::read(&mut q, &[NVFP4, FP8]);
+    let method = q.require_kind("quant_method", &json!("compressed-tensors"));
+    let scheme = method.and_then(|()| Scheme::read(&mut q, &[NVFP4, FP8]));
     c.absorb(q);
     scheme.map(Some)
 }
 
-/// FP4 stacks of experts are told from BF16 ones by their element type. Where the type is no
-/// answer, their scales are.
+/// FP4 stacks of experts are told from BF16 ones by their element type and their scales.
 fn model_opt(sources: &Sources<'_>, tensor: &str) -> Option<Coding> {
     let scale = format!("{tensor}.scale");
+    let global = format!("{tensor}.scale2");
     let in_codes = match sources.dtype(tensor) {
-        Some("U8") => true,
         Some("BF16" | "F16" | "F32") => false,
-        _ => sources.has(&scale),
+        _ => sources.has(&scale) || sources.has(&global),
     };
-    in_codes.then(|| Coding::Nvfp4 {
-        scale,
-        global: format!("{tensor}.scale2"),
-    })
+    in_codes.then_some(Coding::Nvfp4 { scale, global })
 }
 
 /// What a linear map is stored as; `None` where it is not there or of no use.

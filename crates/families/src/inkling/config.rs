@@ -3,8 +3,8 @@
 use super::codes::Codes;
 use super::drafts::{self, Drafts};
 use crate::config::{
-    ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
-    Rejected,
+    ConfigReader, Domain, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY,
+    MAX_WIDTH, Rejected,
 };
 use crate::sources::Sources;
 use serde_json::json;
@@ -137,9 +137,11 @@ impl Config {
         // Values that shape no tensor: a bad one is a defect, and the tensors are checked all the
         // same with a stand-in that no program ever carries.
         let scaling = read_scaling(c).unwrap_or(None);
-        let eps = c.positive("rms_norm_eps").unwrap_or(1.0) as f32;
-        let route_scale = c.positive("route_scale").unwrap_or(1.0) as f32;
-        let width_multiplier = c.positive("logits_mup_width_multiplier").unwrap_or(1.0);
+        let eps = c.number("rms_norm_eps", Domain::Epsilon).unwrap_or(1.0) as f32;
+        let route_scale = c.number("route_scale", Domain::Factor).unwrap_or(1.0) as f32;
+        let width_multiplier = c
+            .number("logits_mup_width_multiplier", Domain::Factor)
+            .unwrap_or(1.0);
         refuse_other_models(c);
         let layers = read_kinds(c, depth);
         let (dense_width, expert_width) = widths?;
@@ -291,8 +293,8 @@ fn read_widths(c: &mut ConfigReader<'_>) -> Result<(usize, usize), Rejected> {
 
 /// Floor and growth of the score multiplier; a floor of null turns it off.
 fn read_scaling(c: &mut ConfigReader<'_>) -> Result<Option<(f64, f64)>, Rejected> {
-    let floor = c.optional_positive("log_scaling_n_floor");
-    let alpha = c.optional_positive("log_scaling_alpha");
+    let floor = c.optional_number("log_scaling_n_floor", Domain::Positive);
+    let alpha = c.optional_number("log_scaling_alpha", Domain::Factor);
     match (floor?, alpha?) {
         (Some(floor), Some(alpha)) => Ok(Some((floor, alpha))),
         (Some(_), None) => Err(c.reject("log_scaling_alpha", "is missing")),

@@ -3,8 +3,8 @@
 use crate::common::check_size;
 use crate::compressed::{MXFP4, Scheme};
 use crate::config::{
-    ConfigReader, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH,
-    Rejected,
+    ConfigReader, Domain, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY,
+    MAX_WIDTH, Rejected,
 };
 use crate::sources::Sources;
 use lamella_program::block::GatedActivation;
@@ -146,10 +146,14 @@ impl Config {
         let dense_width = c.count("intermediate_size", MAX_WIDTH);
         // Values that shape no tensor: a bad one is a defect, and the tensors are checked all the
         // same with a stand-in that no program ever carries.
-        let eps = c.positive("rms_norm_eps").unwrap_or(1.0) as f32;
+        let eps = c.number("rms_norm_eps", Domain::Epsilon).unwrap_or(1.0) as f32;
         let activation = GatedActivation::Situ {
-            beta: c.positive("activation_situ_beta").unwrap_or(1.0) as f32,
-            linear_beta: c.positive("activation_situ_linear_beta").unwrap_or(1.0) as f32,
+            beta: c
+                .number("activation_situ_beta", Domain::Factor)
+                .unwrap_or(1.0) as f32,
+            linear_beta: c
+                .number("activation_situ_linear_beta", Domain::Factor)
+                .unwrap_or(1.0) as f32,
         };
         let latent = Latent::read(c);
         let linear = read_linear(c, layers.ok());
@@ -249,7 +253,9 @@ impl Experts {
         let latent = c.count("routed_expert_hidden_size", MAX_WIDTH);
         let latent_norm = c.flag("latent_moe_use_norm");
         let renormalise = c.flag("moe_renormalize");
-        let scale = c.positive("routed_scaling_factor").unwrap_or(1.0) as f32;
+        let scale = c
+            .number("routed_scaling_factor", Domain::Factor)
+            .unwrap_or(1.0) as f32;
         let (count, top_k, width) = (count?, top_k?, width?);
         if top_k > count {
             let message = format!("{top_k} experts cannot be chosen of {count}");
@@ -281,7 +287,9 @@ fn read_linear(
     let heads = linear.count("num_heads", MAX_HEADS);
     let head_dim = linear.count("head_dim", MAX_WIDTH);
     let taps = linear.count("short_conv_kernel_size", MAX_TAPS);
-    let floor = linear.negative("gate_lower_bound").unwrap_or(-1.0) as f32;
+    let floor = linear
+        .number("gate_lower_bound", Domain::Negative)
+        .unwrap_or(-1.0) as f32;
     let pattern = read_pattern(&mut linear, layers);
     c.absorb(linear);
     let delta = Delta {
@@ -336,8 +344,8 @@ fn read_pattern(
 /// some that are in BF16.
 fn read_quantisation(c: &mut ConfigReader<'_>) {
     if let Ok(Some(mut q)) = c.object("quantization_config") {
-        q.require("quant_method", &json!("compressed-tensors"));
-        let _ = Scheme::read(&mut q, &[MXFP4]);
+        let method = q.require_kind("quant_method", &json!("compressed-tensors"));
+        let _ = method.and_then(|()| Scheme::read(&mut q, &[MXFP4]));
         c.absorb(q);
     }
 }

@@ -2,7 +2,9 @@
 //! tower comes along.
 
 use crate::common::{check_mixed_size, choices, draft_depths, read_block_fp8};
-use crate::config::{ConfigReader, MAX_CONTEXT, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH, Rejected};
+use crate::config::{
+    ConfigReader, Domain, MAX_CONTEXT, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH, Rejected,
+};
 use crate::qwen::{DeltaHeads, GatedHeads, Mixture};
 use crate::qwen_keys;
 use crate::sources::Sources;
@@ -93,7 +95,7 @@ impl Config {
         let mut outer = Outer {
             line,
             tied_head: c.optional_flag("tie_word_embeddings"),
-            block: read_block_fp8(c),
+            block: read_block_fp8(c, sources),
             wrapped: false,
         };
         let Some(mut text) = c.object("text_config")? else {
@@ -148,7 +150,7 @@ impl Config {
         let dense_width = c.optional_count("intermediate_size", MAX_WIDTH);
         // Values that shape no tensor: a bad one is a defect, and the tensors are checked all the
         // same with a stand-in that no program ever carries.
-        let eps = c.positive("rms_norm_eps").unwrap_or(1.0) as f32;
+        let eps = c.number("rms_norm_eps", Domain::Epsilon).unwrap_or(1.0) as f32;
         let config = Config {
             wrapped: outer.wrapped,
             hidden: hidden?,

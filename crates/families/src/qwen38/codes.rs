@@ -8,6 +8,8 @@ use serde_json::json;
 
 /// The end of the name of the n-gram tables, before their parts and scales.
 const TABLE: &str = ".ngram_embedding.";
+/// The element type of FP8 codes, and of the scales of FP4.
+const FP8: &str = "F8_E4M3";
 /// Codes of a block of an MX format, along a row.
 const MX_BLOCK: usize = 32;
 
@@ -26,14 +28,16 @@ pub(super) enum Codes {
 
 impl Codes {
     /// Reads `quantization_config`, where the checkpoint has one.
-    pub(super) fn read(c: &mut ConfigReader<'_>) -> Result<Codes, Rejected> {
-        let Some(mut q) = c.object("quantization_config")? else {
-            return Ok(Codes::Plain);
-        };
-        if !matches!(q.optional_text("quant_method"), Ok(Some("modelopt"))) {
-            let block = read_block_fp8(c)?;
+    pub(super) fn read(c: &mut ConfigReader<'_>, sources: &Sources<'_>) -> Result<Codes, Rejected> {
+        let mut q = c.object("quantization_config")?;
+        let method = q.as_mut().map(|q| q.optional_text("quant_method"));
+        let (Some(mut q), Some(Ok(Some("modelopt")))) = (q, method) else {
+            let block = read_block_fp8(c, sources)?;
+            if block.is_none() {
+                needs_no_model_opt(c, sources)?;
+            }
             return Ok(block.map_or(Codes::Plain, |block| Codes::Fp8 { block }));
-        }
+        };
         let algorithm = match q.optional_text("quant_algo") {
             Ok(Some("NVFP4" | "MIXED_PRECISION")) => Ok(Codes::ModelOpt),
             Ok(_) => {
@@ -78,27 +82,39 @@ impl Codes {
             Codes::Plain => None,
             Codes::Fp8 { .. } => {
                 let scale = format!("{table}weight_scale");
-                let in_codes = dtype == Some("F8_E4M3") || sources.has(&scale);
+                let in_codes = dtype == Some(FP8) || sources.has(&scale);
                 in_codes.then_some(Coding::TensorFp8 { scale })
             }
             Codes::ModelOpt => {
                 let global = format!("{table}weight_scale_2");
-                let in_codes = dtype == Some("U8") || sources.has(&global);
-                in_codes.then(|| Coding::Nvfp4 {
-                    scale: format!("{tensor}_scale"),
-                    global,
-                })
+                let scale = format!("{tensor}_scale");
+                let in_codes = sources.has(&scale) || sources.has(&global);
+                in_codes.then_some(Coding::Nvfp4 { scale, global })
             }
         }
     }
 }
 
+/// Refuses tensors in FP4 where nothing says that ModelOpt wrote them: each would be a defect.
+fn needs_no_model_opt(c: &mut ConfigReader<'_>, sources: &Sources<'_>) -> Result<(), Rejected> {
+    let coded = |name: &str| sources.has(&format!("{name}_scale_2"));
+    match sources.names(coded).first() {
+        None => Ok(()),
+        Some(name) => {
+            let message = format!("is missing, and {name} is in codes");
+            Err(c.reject("quantization_config", message))
+        }
+    }
+}
+
+/// The scales tell FP4 from MXFP8 and from numbers: those of FP4 are E4M3 and have outer ones.
 fn model_opt(sources: &Sources<'_>, tensor: &str) -> Option<Coding> {
     let (scale, global) = (format!("{tensor}_scale"), format!("{tensor}_scale_2"));
-    if sources.dtype(tensor) == Some("U8") || sources.has(&global) {
+    let fp4 = sources.dtype(tensor) == Some("U8") && sources.dtype(&scale) == Some(FP8);
+    if fp4 || sources.has(&global) {
         return Some(Coding::Nvfp4 { scale, global });
     }
-    let in_codes = sources.dtype(tensor) == Some("F8_E4M3") || sources.has(&scale);
+    let in_codes = sources.dtype(tensor) == Some(FP8) || sources.has(&scale);
     let block = [1, MX_BLOCK];
     in_codes.then_some(Coding::BlockFp8 { scale, block })
 }

@@ -4,7 +4,7 @@ use super::codes::Codes;
 use super::ngram_keys::{Ngram, read_ngram};
 use crate::common::{check_size, draft_depths};
 use crate::config::{
-    ConfigReader, MAX_CONTEXT, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH, Rejected,
+    ConfigReader, Domain, MAX_CONTEXT, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH, Rejected,
 };
 use crate::qwen::{DeltaHeads, GatedHeads, Mixture};
 use crate::qwen_keys;
@@ -67,7 +67,7 @@ impl Config {
         c: &mut ConfigReader<'_>,
         sources: &Sources<'_>,
     ) -> Result<Config, Rejected> {
-        let codes = Codes::read(c);
+        let codes = Codes::read(c, sources);
         let text = c.object("text_config");
         if let Ok(None) = text {
             let mut config = Config::read_text(c)?;
@@ -118,7 +118,7 @@ impl Config {
         let ngram = read_ngram(c, sizes);
         // Values that shape no tensor: a bad one is a defect, and the tensors are checked all the
         // same with a stand-in that no program ever carries.
-        let eps = c.positive("rms_norm_eps").unwrap_or(1.0) as f32;
+        let eps = c.number("rms_norm_eps", Domain::Epsilon).unwrap_or(1.0) as f32;
         refuse_other_models(c);
         let config = Config {
             hidden: hidden?,
@@ -272,7 +272,8 @@ fn read_drafts(c: &mut ConfigReader<'_>, theta: Option<f64>) -> Result<usize, Re
         {
             let _ = draft.reject("layer_types", r#"may only say "full_attention""#);
         }
-        if let (Ok(Some(own)), Some(theta)) = (draft.optional_positive("rope_theta"), theta)
+        if let (Ok(Some(own)), Some(theta)) =
+            (draft.optional_number("rope_theta", Domain::Base), theta)
             && own != theta
         {
             let message = format!("is {own}, but the model rotates with {theta}");

@@ -4,8 +4,15 @@ use super::Lowering;
 use super::hash::{Hashes, hashes};
 use super::ngram_keys::Ngram;
 use lamella_program::block::{Activation, ShortConvolution};
-use lamella_program::program::PerLayerEmbedding;
+use lamella_program::program::{PerLayerEmbedding, StoredHashes};
 use lamella_program::{OperandId, Role, Slice};
+
+/// Constants of the hashes, as the checkpoint carries them: multipliers, sizes, offsets.
+pub(super) const CONSTANTS: [&str; 3] = [
+    "layer_multipliers",
+    "ngram_heads_vocab_sizes",
+    "ngram_heads_offsets",
+];
 
 /// Rows of each part of a table of `rows` rows: all the same, the last ones cropped.
 pub(super) fn shards(rows: usize, parts: usize) -> impl Iterator<Item = usize> {
@@ -62,6 +69,7 @@ impl Lowering<'_> {
             multipliers: h.multipliers,
             sizes: h.sizes,
             offsets: h.offsets,
+            stored: self.stored_hashes(&tensor),
             table,
             key,
             value,
@@ -79,6 +87,19 @@ impl Lowering<'_> {
                 activation: Some(Activation::Silu),
             },
         }
+    }
+
+    /// The constants of the layer called `tensor` in the checkpoint: all of them where it has any,
+    /// so that one that is missing is named.
+    fn stored_hashes(&self, tensor: &str) -> Option<StoredHashes> {
+        let names = CONSTANTS.map(|end| format!("{tensor}.ple.ple_embedding.{end}"));
+        let any = names.iter().any(|name| self.b.sources.has(name));
+        let [multipliers, sizes, offsets] = names;
+        any.then_some(StoredHashes {
+            multipliers,
+            sizes,
+            offsets,
+        })
     }
 
     /// The table, put together from its parts.

@@ -3,19 +3,13 @@
 use super::codes;
 use super::config::Config;
 use super::hash::hashes;
-use super::ngram::{shard_name, shards};
+use super::ngram::{CONSTANTS, shard_name, shards};
 use super::ngram_keys::Ngram;
 use crate::common::{component, numbered};
 use crate::qwen::vision_tower;
 use crate::sources::Sources;
 use lamella_program::program::UnusedComponent;
 
-/// Constants of the hashes, as the checkpoint carries them.
-const CONSTANTS: [&str; 3] = [
-    "layer_multipliers",
-    "ngram_heads_offsets",
-    "ngram_heads_vocab_sizes",
-];
 /// What of the checkpoint is not executed.
 pub(super) fn components(c: &Config, prefix: &str, sources: &Sources<'_>) -> Vec<UnusedComponent> {
     let mut found: Vec<UnusedComponent> = vision_tower(sources).into_iter().collect();
@@ -33,7 +27,7 @@ pub(super) fn components(c: &Config, prefix: &str, sources: &Sources<'_>) -> Vec
         [
             component(
                 "hash constants",
-                "recomputed from the configuration",
+                "they follow from the configuration and are compared with it",
                 constants,
             ),
             component(

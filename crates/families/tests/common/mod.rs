@@ -58,6 +58,18 @@ pub(crate) fn fixture(name: &str) -> (Value, Vec<TensorInfo>) {
     (serde_json::from_str(&config).unwrap(), table)
 }
 
+/// Names of the checkpoints in `fixtures/`, in order.
+pub(crate) fn fixture_names() -> Vec<String> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    let models = entries.filter(|entry| entry.path().join("config.json").is_file());
+    let mut names: Vec<String> = models
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    names.sort_unstable();
+    names
+}
+
 /// The tensors a safetensors file announces.
 fn header(path: &Path) -> Vec<TensorInfo> {
     let bytes = fs::read(path).unwrap();

@@ -36,14 +36,31 @@ pub enum Defect {
         /// The type as the file spells it.
         dtype: String,
     },
+    /// A constant of the model is another in the checkpoint than the configuration gives.
+    #[error(
+        "tensor {tensor}: number {index} is {found}, but the configuration gives {expected}; one of \
+         the two belongs to another model"
+    )]
+    StoredConstant {
+        /// The tensor.
+        tensor: String,
+        /// The first place where they differ, from 0.
+        index: usize,
+        /// What is stored.
+        found: i64,
+        /// What the program says.
+        expected: u64,
+    },
     /// The parts of an operand are stored in different codings, or some in codes and some not.
-    #[error("operand {operand}: its tensors have different element types ({first} and {second})")]
+    #[error("operand {operand}: tensor {tensor} holds {second}, but those before it {first}")]
     MixedTypes {
         /// The operand.
         operand: String,
+        /// The first tensor that differs.
+        tensor: String,
         /// Coding of its first slice; `numbers` where they are not coded.
         first: String,
-        /// A coding that differs.
+        /// The coding that differs.
         second: String,
     },
     /// A configuration key that no operation expresses.

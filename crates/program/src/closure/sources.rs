@@ -3,7 +3,7 @@
 use super::defect::Defect;
 use crate::encoding::Encoding;
 use crate::operand::{Coding, Operand, Role, Slice};
-use crate::program::Program;
+use crate::program::{PerLayerEmbedding, Program};
 use std::collections::{HashMap, HashSet};
 use std::mem::{Discriminant, discriminant};
 
@@ -26,6 +26,8 @@ const FP8: &[&str] = &["F8_E4M3"];
 const FP4: &[&str] = &["U8", "I8", "F4", "F4_E2M1"];
 /// Element types whose shapes count two codes a byte.
 const COUNTS_CODES: &[&str] = &["F4", "F4_E2M1"];
+/// Element type of constants.
+const CONSTANTS: &str = "I64";
 /// Element types of integer tables.
 const INTEGERS: &[&str] = &["I64", "I32"];
 
@@ -46,6 +48,9 @@ pub(super) fn check(program: &Program, tensors: &[TensorInfo], defects: &mut Vec
     for component in &program.unused {
         let names = component.tensors.iter().map(String::as_str);
         sources.claimed.extend(names);
+    }
+    for embedding in &program.entry.per_layer_embeddings {
+        sources.constants(embedding);
     }
     let claimed = sources.claimed;
     for tensor in tensors {
@@ -77,6 +82,7 @@ impl<'p, 't> Sources<'p, 't, '_> {
                     mixed = true;
                     self.defects.push(Defect::MixedTypes {
                         operand: operand.name.clone(),
+                        tensor: slice.tensor.clone(),
                         first: first.clone(),
                         second: form,
                     });
@@ -88,7 +94,7 @@ impl<'p, 't> Sources<'p, 't, '_> {
 
     /// Claims the tensors of a slice; how its elements are stored, if they are usable.
     fn slice(&mut self, operand: &'p Operand, slice: &'p Slice) -> Option<String> {
-        let tensor = self.find(operand, &slice.tensor);
+        let tensor = self.find(&operand.name, &slice.tensor);
         let scales = self.scales(operand, slice);
         let tensor = tensor?;
         let usable = match &slice.coding {
@@ -115,7 +121,8 @@ impl<'p, 't> Sources<'p, 't, '_> {
             // Numbers of several widths are all read as the widest.
             None if tensor.encoding.is_some() => "numbers".to_owned(),
             None => tensor.dtype.clone(),
-            Some(coding) => format!("{} in {}", tensor.dtype, kind(coding)),
+            // Two FP4 codes are one byte, whatever its type is called.
+            Some(coding) => kind(coding).to_owned(),
         })
     }
 
@@ -162,7 +169,7 @@ impl<'p, 't> Sources<'p, 't, '_> {
         dtypes: &[&str],
         shapes: &[Vec<usize>],
     ) -> bool {
-        let Some(tensor) = self.find(operand, name) else {
+        let Some(tensor) = self.find(&operand.name, name) else {
             return true;
         };
         if !dtypes.contains(&tensor.dtype.as_str()) {
@@ -173,12 +180,25 @@ impl<'p, 't> Sources<'p, 't, '_> {
         true
     }
 
-    /// Claims a tensor and finds it.
-    fn find(&mut self, operand: &Operand, name: &'p str) -> Option<&'t TensorInfo> {
+    /// Claims the tensors that repeat constants of the program. Their numbers are compared where
+    /// there are bytes: when the checkpoint is opened.
+    fn constants(&mut self, embedding: &'p PerLayerEmbedding) {
+        let place = format!("layers.{}.ngram", embedding.layer);
+        for (name, values) in embedding.stored_constants() {
+            match self.find(&place, name) {
+                None => {}
+                Some(tensor) if tensor.dtype != CONSTANTS => self.element_type(name, tensor),
+                Some(tensor) => self.shape(name, tensor, &[vec![values.len()]]),
+            }
+        }
+    }
+
+    /// Claims a tensor that `user` needs and finds it.
+    fn find(&mut self, user: &str, name: &'p str) -> Option<&'t TensorInfo> {
         self.claimed.insert(name);
         let found = self.table.get(name).copied();
         if found.is_none() {
-            let (tensor, operand) = (name.to_owned(), operand.name.clone());
+            let (tensor, operand) = (name.to_owned(), user.to_owned());
             self.report(name, Defect::MissingTensor { tensor, operand });
         }
         found

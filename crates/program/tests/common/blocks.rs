@@ -452,6 +452,7 @@ fn ngram(t: &mut Table) -> PerLayerEmbedding {
     kernel.dilation = 3;
     kernel.residual = false;
     PerLayerEmbedding {
+        stored: None,
         layer: 1,
         ngram: 3,
         heads_per_ngram: 2,
