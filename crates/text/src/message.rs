@@ -10,13 +10,17 @@ use crate::{Error, json};
 ///
 /// Everything a message was given is kept, in order, because templates ask whether a key is
 /// there. The one thing changed on the way in is `content`: a list of text parts becomes one text,
-/// joined by line ends. Parts that are no text are refused, since nothing here could show them to
-/// the model.
+/// joined by line ends. So do parts of type `tool_error` of a tool's message, which then has
+/// `is_error`: formats that tell errors from results read it. Parts that are no text are refused,
+/// since nothing here could show them to the model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Message(Map<String, Value>);
 
 impl Message {
+    /// The key of a tool's message that says that the tool has failed: true or false.
+    pub const IS_ERROR: &'static str = "is_error";
+
     /// A message of plain text.
     pub fn new(role: &str, content: &str) -> Self {
         let mut map = Map::new();
@@ -62,11 +66,17 @@ impl Message {
             Some(other) => return Err(format!("`role` is {}, not a name", json::kind(other))),
             None => return Err("`role` is missing".into()),
         }
-        match map.get_mut("content") {
+        let tool = map.get("role").is_some_and(|role| role == "tool");
+        match map.get("content") {
             None | Some(Value::Null | Value::String(_)) => {}
             Some(Value::Array(parts)) => {
-                let text = joined(parts)?;
+                // Errors of a tool stand alone: what it says is a result or one.
+                let error = tool && parts.iter().any(|part| part["type"] == ERROR_PART);
+                let text = joined(parts, if error { ERROR_PART } else { "text" })?;
                 map.insert("content".into(), text.into());
+                if error {
+                    map.insert(Self::IS_ERROR.into(), true.into());
+                }
             }
             Some(other) => {
                 return Err(format!("`content` is {}, not a text", json::kind(other)));
@@ -160,12 +170,16 @@ pub fn messages_from_json(value: Value) -> Result<Vec<Message>, Error> {
     list.into_iter().enumerate().map(read).collect()
 }
 
-fn joined(parts: &[Value]) -> Result<String, String> {
+/// The type of content parts that say why a tool has no result.
+const ERROR_PART: &str = "tool_error";
+
+/// The texts of parts, all of them of type `wanted` (or plain texts).
+fn joined(parts: &[Value], wanted: &str) -> Result<String, String> {
     let mut texts = Vec::with_capacity(parts.len());
     for (index, part) in parts.iter().enumerate() {
         let text = match part {
             Value::String(text) => Some(text.as_str()),
-            part if part.get("type").and_then(Value::as_str) == Some("text") => {
+            part if part.get("type").and_then(Value::as_str) == Some(wanted) => {
                 part.get("text").and_then(Value::as_str)
             }
             _ => None,
@@ -175,7 +189,7 @@ fn joined(parts: &[Value]) -> Result<String, String> {
                 .get("type")
                 .and_then(Value::as_str)
                 .unwrap_or(json::kind(part));
-            return Err(format!("content[{index}] is no text part but {kind}"));
+            return Err(format!("content[{index}] is no {wanted} part but {kind}"));
         };
         texts.push(text);
     }
@@ -203,6 +217,25 @@ mod tests {
     fn text_parts_are_joined() {
         let value = json!({"role": "user", "content": [{"type": "text", "text": "a"}, "b"]});
         assert_eq!(Message::from_json(value).unwrap().content(), Some("a\nb"));
+    }
+
+    #[test]
+    fn errors_of_tools_are_marked() {
+        let error = json!({"type": "tool_error", "text": "no such file"});
+        let message = |role, parts| {
+            let map = json!({"role": role, "content": parts});
+            Message::from_json(map)
+        };
+        let failed = message("tool", json!([error])).unwrap();
+        assert_eq!(failed.content(), Some("no such file"));
+        assert_eq!(failed.get(Message::IS_ERROR), Some(&json!(true)));
+        let result = message("tool", json!([{"type": "text", "text": "a"}])).unwrap();
+        assert_eq!(result.get(Message::IS_ERROR), None);
+        let both = message("tool", json!([error, {"type": "text", "text": "a"}]));
+        let both = both.unwrap_err();
+        assert_eq!(both, "content[1] is no tool_error part but text");
+        let user = message("user", json!([error])).unwrap_err();
+        assert_eq!(user, "content[0] is no text part but tool_error");
     }
 
     #[test]

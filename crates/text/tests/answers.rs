@@ -323,6 +323,29 @@ fn calls_of_the_formats_in_code() {
             "f<|content_invoke_tool_json|>5",
             &[],
         ),
+        // As the vendor's parser reads them: text without a tool's name, and errors.
+        (
+            "<|content_thinking|>hm<|end_message|><|content_invoke_tool_text|>f 5<|end_message|>\
+             <|content_model_end_sampling|>",
+            "hm",
+            "f 5",
+            &[],
+        ),
+        (
+            "f<|content_invoke_tool_text|>a<|content_text|>b<|end_message|>\
+             <|content_invoke_tool_json|>{\"name\":\"f\",\"args\":{}}<|end_message|>",
+            "",
+            "a<|content_text|>b",
+            &["f({})"],
+        ),
+        (
+            "<|content_text|>a<|end_message|><|message_model|><|content_tool_error|>b\
+             <|end_message|><|content_text|>c<|end_message|>",
+            "",
+            "abc",
+            &[],
+        ),
+        ("<|content_invoke_tool_text|>", "", "", &[]),
     ];
     check(&blocks, "x", rows);
 }

@@ -137,6 +137,45 @@ fn blocks_are_what_the_program_writes() {
     check("blocks", bundle.chat().unwrap(), &["bare calls"]);
 }
 
+/// What the vendor's renderer writes for a tool that has failed.
+#[test]
+fn blocks_tell_errors_of_tools_from_results() {
+    let failed = json!({"role": "tool", "name": "f",
+        "content": [{"type": "tool_error", "text": "<|end_message|>"}]});
+    let failed = Message::from_json(failed).unwrap();
+    let all = bundle(&BLOCKS, None);
+    let prompt = |bundle: &Bundle, message: &Message| {
+        let options = ChatOptions::default();
+        let chat = bundle.chat().unwrap();
+        chat.render(std::slice::from_ref(message), &options)
+    };
+    let segments = prompt(&all, &failed).unwrap();
+    let segments = segments.segments().iter();
+    let segments: Vec<_> = segments
+        .map(|s| (s.kind == SegmentKind::Token, s.text.as_str()))
+        .collect();
+    let expected = [
+        (true, "<|message_tool|>"),
+        (false, "f"),
+        (true, "<|content_tool_error|>"),
+        (false, "<|end_message|>"),
+        (true, "<|end_message|>"),
+    ];
+    assert_eq!(segments, expected);
+    let result = failed.clone().with("is_error", json!(false)).unwrap();
+    let text = prompt(&all, &result).unwrap().text();
+    assert!(text.starts_with("<|message_tool|>f<|content_text|>"));
+    let wrong = failed.clone().with("is_error", json!("yes")).unwrap();
+    let wrong = prompt(&all, &wrong).unwrap_err().to_string();
+    assert!(wrong.contains("`is_error`"), "{wrong}");
+    let without: Vec<&str> = BLOCKS
+        .into_iter()
+        .filter(|t| !t.contains("error"))
+        .collect();
+    let without = prompt(&bundle(&without, None), &failed).unwrap_err();
+    assert!(without.to_string().contains("<|content_tool_error|>"));
+}
+
 fn asked(chat: &Chat, variables: Value) -> Result<String, Error> {
     let options = ChatOptions {
         variables: variables.as_object().unwrap().clone(),
@@ -160,7 +199,7 @@ fn without_the_program_there_is_a_prompt_but_no_effort() {
 
 #[test]
 fn a_format_needs_all_of_its_tokens_and_a_template_wins() {
-    for tokens in [&DSML[..], &XTML, &BLOCKS] {
+    for tokens in [&DSML[..], &XTML, &BLOCKS[..10]] {
         for left_out in tokens {
             let rest: Vec<&str> = tokens.iter().filter(|t| *t != left_out).copied().collect();
             let bundle = bundle(&rest, Some(FIRST));

@@ -19,6 +19,8 @@ const TOOL: &str = "<|message_tool|>";
 const TEXT: &str = "<|content_text|>";
 const THINKING: &str = "<|content_thinking|>";
 const CALL: &str = "<|content_invoke_tool_json|>";
+/// The content token of a tool's result that says why there is none; not in every tokenizer.
+const ERROR: &str = "<|content_tool_error|>";
 const END: &str = "<|end_message|>";
 const END_OF_TURN: &str = "<|content_model_end_sampling|>";
 /// The content token of declarations, under the names it has in published tokenizers.
@@ -38,6 +40,8 @@ pub(super) const VARIABLES: [&str; 1] = EFFORT;
 #[derive(Debug, Clone)]
 pub struct Blocks {
     xml: &'static str,
+    /// Whether there is a token for errors of tools.
+    errors: bool,
 }
 
 impl Blocks {
@@ -54,7 +58,8 @@ impl Blocks {
             END_OF_TURN,
         ];
         let xml = XML.into_iter().find(|xml| has_all(tokenizer, &[xml]))?;
-        has_all(tokenizer, &all).then_some(Self { xml })
+        let errors = has_all(tokenizer, &[ERROR]);
+        has_all(tokenizer, &all).then_some(Self { xml, errors })
     }
 
     pub(super) fn render(
@@ -86,7 +91,11 @@ impl Blocks {
             {
                 block(&mut out, SYSTEM, "", TEXT, &effort);
             }
-            write(&mut out, message, &mut names)?;
+            if message.role() == "tool" {
+                self.result(&mut out, message, &names)?;
+            } else {
+                write(&mut out, message, &mut names)?;
+            }
         }
         if let Some(effort) = effort {
             block(&mut out, SYSTEM, "", TEXT, &effort);
@@ -95,6 +104,31 @@ impl Blocks {
             out.token(MODEL);
         }
         Ok(out)
+    }
+
+    /// The result of a call, or why there is none.
+    fn result(
+        &self,
+        out: &mut Prompt,
+        message: &Message,
+        names: &HashMap<&str, &str>,
+    ) -> Result<(), Error> {
+        let own = message.get("name").and_then(Value::as_str);
+        let own = own.filter(|name| !name.is_empty());
+        let id = message.get("tool_call_id").and_then(Value::as_str);
+        let called = || id.and_then(|id| names.get(id).copied());
+        let name = own.or_else(called).unwrap_or_default();
+        let content = match message.get(Message::IS_ERROR) {
+            None | Some(Value::Null | Value::Bool(false)) => TEXT,
+            Some(Value::Bool(true)) if self.errors => ERROR,
+            Some(Value::Bool(true)) => {
+                return Err(refuse(format!("the tokenizer has no {ERROR}")));
+            }
+            Some(_) => return Err(refuse("`is_error` is not true or false")),
+        };
+        let text = message.content().unwrap_or_default();
+        block(out, TOOL, name, content, text);
+        Ok(())
     }
 }
 
@@ -153,14 +187,6 @@ fn write<'a>(
     match message.role() {
         "user" => said(out, USER),
         "system" | "developer" => said(out, SYSTEM),
-        "tool" => {
-            let own = message.get("name").and_then(Value::as_str);
-            let own = own.filter(|name| !name.is_empty());
-            let id = message.get("tool_call_id").and_then(Value::as_str);
-            let called = || id.and_then(|id| names.get(id).copied());
-            let name = own.or_else(called).unwrap_or_default();
-            block(out, TOOL, name, TEXT, text);
-        }
         "assistant" => {
             let reasoning = tools::reasoning(message);
             if !reasoning.is_empty() {

@@ -35,7 +35,7 @@ pub const DSML: [&str; 8] = [
     "｜DSML｜",
 ];
 pub const XTML: [&str; 4] = ["<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"];
-pub const BLOCKS: [&str; 10] = [
+pub const BLOCKS: [&str; 12] = [
     "<|message_user|>",
     "<|message_model|>",
     "<|message_system|>",
@@ -46,6 +46,9 @@ pub const BLOCKS: [&str; 10] = [
     "<|end_message|>",
     "<|content_model_end_sampling|>",
     "<|content_xml|>",
+    // A prompt can do without these.
+    "<|content_invoke_tool_text|>",
+    "<|content_tool_error|>",
 ];
 
 /// A checkpoint: control tokens, its template if it has one, and words that are tokens although no
