@@ -299,6 +299,10 @@ fn calls_of_the_formats_in_code() {
         ),
     ];
     check(&xtml, "x", rows);
+}
+
+#[test]
+fn calls_and_errors_in_blocks() {
     let blocks = Checkpoint::new(&BLOCKS, true, None);
     let rows: &[Row<'_>] = &[
         (
