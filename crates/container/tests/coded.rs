@@ -308,6 +308,42 @@ fn products_that_bf16_lacks_are_refused() {
     assert_eq!(all[..32], [least.to_bits(); 32]);
 }
 
+#[test]
+fn scales_that_no_quantiser_writes_are_named() {
+    let (query, gate_up) = ("model.layers.0.query.weight", "model.1.gate_up");
+    let (scale, global) = (format!("{query}.scale"), format!("{gate_up}.global"));
+    for (value, shown) in [(-0.5f32, "is -0.5"), (0.0, "is 0"), (-0.0, "is -0")] {
+        let bytes = value.to_le_bytes();
+        let words = [query, "row 40, column 64", &scale, shown, "damaged"];
+        refuses(&scale, 3 * 4, &bytes, "layers.0.query", &words);
+        let words = [gate_up, "row 256, column 0", &global, shown];
+        refuses(&global, 8, &bytes, "layers.1.gate", &words);
+    }
+    // In E4M3 the sign is the highest bit, and a small scale may round to zero.
+    let inner = format!("{gate_up}.scale");
+    let words = [gate_up, "row 129, column 0", &inner, "is -"];
+    refuses(&inner, 6 * 129, &[0xb8], "layers.1.up", &words);
+    let temp = tempfile::tempdir().unwrap();
+    let mut shipment = Shipment::new(CODED);
+    shipment.tensors.get_mut(&inner).unwrap().bytes[6 * 129] = 0;
+    // Nor does a zero matter where all codes of its block are: rows 40.., columns 64...
+    shipment.tensors.get_mut(&scale).unwrap().bytes[12..16].fill(0);
+    let codes = &mut shipment.tensors.get_mut(query).unwrap().bytes;
+    for row in codes.chunks_exact_mut(96).skip(40).take(40) {
+        row[64..].fill(0x80);
+    }
+    let store = shipment.open(temp.path()).unwrap();
+    for name in ["layers.0.query", "layers.1.up"] {
+        let id = find(&store, name);
+        let operand = store.program().operand(id);
+        for item in 0..operand.items() {
+            for &encoding in store.encodings(id) {
+                rows_in(encoding, &store, id, item, 0..operand.rows());
+            }
+        }
+    }
+}
+
 /// What reading all items says, the same in every encoding.
 fn refusal(store: &Store, id: OperandId) -> String {
     let encodings = store.encodings(id).iter();

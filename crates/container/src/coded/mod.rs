@@ -14,8 +14,11 @@
 //!   rounded to f32; of a divisor `global` is the reciprocal, rounded too. Integers must be exact
 //!   in f32.
 //!
-//! A result that is no finite number is an error that names tensor and place. Rows are decoded a
-//! window at a time; nothing grows with the tensor.
+//! A result that is no finite number is an error that names tensor and place. So is a scale that no
+//! quantiser writes: a negative one (E8M0 has none; in the others it would be a sign that the codes
+//! hold already), and a zero of f32 or bf16 over codes that are not zero, as a hole in a file makes
+//! it. Zeros in E4M3 are what small scales round to, and stand. Rows are decoded a window at a time;
+//! nothing grows with the tensor.
 
 mod fault;
 mod scales;
@@ -146,6 +149,7 @@ impl Decoder {
             for (i, out) in out.chunks_exact_mut(row).enumerate() {
                 let codes = &window.codes[i * piece.row..][..piece.row];
                 let (scales, outer) = (window.scales.row(i), window.outer.row(i));
+                self.check_scales(self.row(at + i), codes, scales, outer)?;
                 window.numbers.resize(cols, 0.0);
                 self.numbers(codes, scales, outer, &mut window.numbers);
                 if !self.write(&window.numbers, out) {
@@ -194,6 +198,45 @@ impl Decoder {
                     *out = number(element, bytes);
                 }
             }
+        }
+    }
+
+    /// Refuses scales of a row that are negative, or zero where they cannot be.
+    fn check_scales(
+        &self,
+        row: u64,
+        codes: &[u8],
+        scales: &[f32],
+        outer: &[f32],
+    ) -> Result<(), Fault> {
+        if scales.iter().chain(outer).all(|&scale| scale > 0.0) {
+            return Ok(());
+        }
+        // The bits that are zero in a code for zero of either sign, and codes of a group in bytes.
+        let (bits, group) = match self.element {
+            Element::E2m1 => (0x77, self.group() / 2),
+            _ => (0x7f, self.group()),
+        };
+        let filled = |codes: &[u8]| codes.iter().any(|code| code & bits != 0);
+        let rounds = |grid: &Option<Grid>| grid.as_ref().is_some_and(|g| g.kind == Scale::E4m3);
+        let bad = |scale: f32, rounds: bool, codes: &[u8]| {
+            scale < 0.0 || scale == 0.0 && !rounds && filled(codes)
+        };
+        let fault = |column, problem| Fault::Bad {
+            row,
+            column,
+            problem,
+        };
+        for (n, (&scale, codes)) in scales.iter().zip(codes.chunks(group)).enumerate() {
+            if bad(scale, rounds(&self.scales), codes) {
+                return Err(fault(n.saturating_mul(self.group()), Problem::Scale(scale)));
+            }
+        }
+        match outer.first() {
+            Some(&scale) if bad(scale, rounds(&self.outer), codes) => {
+                Err(fault(0, Problem::Outer(scale)))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -123,7 +123,8 @@ impl Decoder {
         }
     }
 
-    /// Refuses a row that holds what is no finite number, or scales whose product is none.
+    /// Refuses a row that holds what is no finite number, and scales that are none or whose product
+    /// is none.
     fn check(
         &self,
         numbers: &mut Vec<f32>,
@@ -131,6 +132,7 @@ impl Decoder {
         cols: usize,
         (codes, scales, outer): (&[u8], &[f32], &[f32]),
     ) -> Result<(), Fault> {
+        self.check_scales(self.row(row), codes, scales, outer)?;
         let largest = match self.element {
             Element::E4m3 => E4M3[0x7e],
             _ => E2M1[7],
