@@ -16,6 +16,7 @@ from transformers import (Qwen3_5MoeConfig, Qwen3_5MoeTextConfig, Qwen3_5MoeForC
                           Qwen3NextConfig, Qwen3NextForCausalLM)
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as M_MOE
 from transformers.models.qwen3_5 import modeling_qwen3_5 as M_DENSE
+from transformers.models.qwen3_next import modeling_qwen3_next as M_NEXT
 
 OUT = Path("checkpoints")
 
@@ -68,7 +69,7 @@ SPECS = {
                   tie_word_embeddings=False)),
     # C': the same layout small enough to travel with the sources; every tensor inside one block column.
     "qwen36fp8-707": dict(
-        kind="moe", seed=707, wrap=True, experts="split", mtp=False, n_prompt=60, n_new=30, shards=1, fp8=True,
+        kind="moe", seed=707, wrap=True, experts="split", mtp=True, n_prompt=60, n_new=30, shards=1, fp8=True,
         text=dict(COMMON, vocab_size=224, hidden_size=128, num_hidden_layers=4, num_attention_heads=4,
                   num_key_value_heads=2, head_dim=32, linear_key_head_dim=32, linear_value_head_dim=32,
                   linear_num_key_heads=2, linear_num_value_heads=4, num_experts=8, num_experts_per_tok=3,
@@ -85,7 +86,7 @@ SPECS = {
                   tie_word_embeddings=True)),
     # E: Qwen3-Next (80B-A3B, Coder-Next): fused in_proj_qkvz / in_proj_ba, per-expert tensors, no wrapper.
     "qwen3next-505": dict(
-        kind="next", seed=505, wrap=False, experts="split", mtp=False, n_prompt=70, n_new=36, shards=1,
+        kind="next", seed=505, wrap=False, experts="split", mtp=True, n_prompt=70, n_new=36, shards=1,
         text=dict(COMMON, vocab_size=272, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
                   num_attention_heads=4, num_key_value_heads=2, head_dim=32, linear_key_head_dim=16,
                   linear_value_head_dim=24, linear_num_key_heads=2, linear_num_value_heads=6, num_experts=8,
@@ -132,14 +133,16 @@ def fill(model, g):
 
 class Mtp(torch.nn.Module):
     """The release's one-layer MTP head, assembled from the reference's own layer and norm
-    classes (transformers skips mtp.*; wiring per sglang qwen3_5_mtp.py)."""
+    classes (transformers skips mtp.*; wiring per sglang qwen3_5_mtp.py, which serves Qwen3-Next too)."""
 
     def __init__(self, cfg, mod, layer_cls, norm_cls):
         super().__init__()
         c = copy.deepcopy(cfg)
         c.layer_types = ["full_attention"]
         c.num_hidden_layers = 1
-        c._attn_implementation = "eager"
+        # A head of a model with experts has experts, whatever its layers do.
+        c.mlp_only_layers, c.decoder_sparse_step = [], 1
+        c._attn_implementation = c._experts_implementation = "eager"
         H = cfg.hidden_size
         self.fc = torch.nn.Linear(2 * H, H, bias=False)
         self.pre_fc_norm_embedding = norm_cls(H, eps=cfg.rms_norm_eps)
@@ -150,7 +153,8 @@ class Mtp(torch.nn.Module):
     def forward(self, emb_next, hidden, rotary, head):
         x = self.fc(torch.cat([self.pre_fc_norm_embedding(emb_next), self.pre_fc_norm_hidden(hidden)], -1))
         S = x.shape[1]
-        pos = (torch.arange(S) + 1).view(1, 1, -1).expand(3, 1, -1)
+        pos = (torch.arange(S) + 1).view(1, -1)
+        pos = pos if isinstance(rotary, M_NEXT.Qwen3NextRotaryEmbedding) else pos.expand(3, 1, -1)
         mask = torch.full((1, 1, S, S), torch.finfo(torch.float32).min).triu(1)
         x = self.layers[0](x, position_embeddings=rotary(x, pos), attention_mask=mask)
         y = self.norm(x)
@@ -180,8 +184,7 @@ def build(name, sp=None, out=None, quick=False):
     tcfg = model.config.get_text_config()
     mtp = None
     if sp["mtp"]:
-        mod = M_MOE if kind == "moe" else M_DENSE
-        pre = "Qwen3_5Moe" if kind == "moe" else "Qwen3_5"
+        mod, pre = {"moe": (M_MOE, "Qwen3_5Moe"), "dense": (M_DENSE, "Qwen3_5"), "next": (M_NEXT, "Qwen3Next")}[kind]
         mtp = Mtp(tcfg, mod, getattr(mod, pre + "DecoderLayer"), getattr(mod, pre + "RMSNorm")).float().eval()
         fill(mtp, g)
 
@@ -201,8 +204,8 @@ def build(name, sp=None, out=None, quick=False):
     def put(n, p):
         """BF16 (or F32 for the two GDN vectors of the Qwen3.5 release); FP8+scale where the FP8 release has it."""
         f32 = sp.get("f32_gdn") and (n.endswith("A_log") or n.endswith("linear_attn.norm.weight"))
-        low = fp8 and p.dim() == 2 and n.endswith("_proj.weight") and ".visual." not in n and not n.startswith("mtp.")
-        low = low or (fp8 and any(n.endswith(s) for s in ("in_proj_qkv.weight", "in_proj_z.weight")))
+        low = fp8 and p.dim() == 2 and n.endswith("_proj.weight") and ".visual." not in n
+        low = low or (fp8 and any(n.endswith(s) for s in ("in_proj_qkv.weight", "in_proj_z.weight", "in_proj_qkvz.weight")))
         if low:
             q, s, d = fp8_block_quant(p.data)
             p.data.copy_(d)
@@ -260,6 +263,7 @@ def build(name, sp=None, out=None, quick=False):
         cj["quantization_config"] = dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic",
                                          weight_block_size=[128, 128],
                                          modules_to_not_convert=["lm_head", "model.language_model.embed_tokens", "model.visual"]
+                                         + ["mtp.fc", "mtp.layers.0.mlp.gate", "mtp.layers.0.mlp.shared_expert_gate"][:3 * sp["mtp"]]
                                          + [f"model.language_model.layers.{i}.{m}" for i in range(tc["num_hidden_layers"])
                                             for m in ("linear_attn.conv1d", "linear_attn.in_proj_a", "linear_attn.in_proj_b",
                                                       "mlp.gate", "mlp.shared_expert_gate")])

@@ -72,7 +72,7 @@ SPECS = {
                   eos_token_id=253, tie_word_embeddings=False)),
     # C': the same layout small enough to travel with the sources.
     "qwen38fp8-777": dict(
-        seed=777, wrap=True, experts="split", mtp=False, n_prompt=60, n_new=30, shards=1, eos_at=(9, 40), fp8=True,
+        seed=777, wrap=True, experts="split", mtp=True, n_prompt=60, n_new=30, shards=1, eos_at=(9, 40), fp8=True,
         text=dict(COMMON, vocab_size=224, hidden_size=128, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
                   head_dim=32, linear_key_head_dim=16, linear_value_head_dim=32, linear_num_key_heads=2,
                   linear_num_value_heads=4, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=48,

@@ -11,8 +11,9 @@ weights can make a deep model that magnifies any rounding. Ten draws of a shape 
 it up for another. Only the reference is asked; how the engine fares plays no part. Everything drawn
 is in MANIFEST.json.
 
---check runs the engine's own test on the folder (cargo is needed) and prints a line a checkpoint;
---recheck does so with the checkpoints of an earlier run. --discard removes each that passed.
+--check runs the engine's own tests on the folder, of the model and of its draft heads (cargo is
+needed), and prints a line a checkpoint; --recheck does so with the checkpoints of an earlier run.
+--discard removes each that passed.
 """
 import argparse
 import contextlib
@@ -30,6 +31,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 import torch  # noqa: E402
+from safetensors import safe_open  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 from random_shapes import FAMILIES, Draw  # noqa: E402
@@ -89,7 +91,7 @@ def make(family, v, seed, folder, length):
     elif family in ("inkling", "kimi_k3"):
         maker = __import__("make_" + family)
         v = dict(v, seed=seed, prompt=length, gen=GREEDY_TOKENS)
-        extra = dict(quick=True) if family == "inkling" else dict(candidates=1)
+        extra = {} if family == "inkling" else dict(candidates=1)
         maker.make(v, f"random {seed}", str(folder), **extra)
     else:
         maker = __import__("make_qwen38" if family == "qwen38" else "make_qwen36")
@@ -155,12 +157,21 @@ def shown(shape):
     return " ".join(f"{k}={value(v)}" for k, v in shape.items())
 
 
-LINE = re.compile(r"CHECKED (\S+) (\w+) (?:error (\S+) greedy (\S+)|FAILED (.*))$")
+LINE = re.compile(r"CHECKED (\S+) ([\w-]+) (?:error (\S+)(?: greedy (\S+))?|FAILED (.*))$")
+
+
+def has_heads(folder):
+    """Whether the reference has logits of draft heads."""
+    with safe_open(str(folder / "ref.safetensors"), "pt") as reference:
+        return any(name.startswith("mtp_logits") for name in reference.keys())
 
 
 def check(out, entries, discard):
-    """Runs the engine's test over the folder; a line a checkpoint. How many failed."""
-    command = ["cargo", "test", "-q", "-p", "lamella-engine", "--test", "oracle", "--",
+    """Runs the engine's tests over the folder; a line a checkpoint. How many failed."""
+    heads = {entry["name"]: has_heads(out / entry["name"]) for entry in entries}
+    tests = ["oracle", "draft"] if any(heads.values()) else ["oracle"]
+    command = ["cargo", "test", "-q", "-p", "lamella-engine", "--no-fail-fast",
+               *(word for test in tests for word in ("--test", test)), "--",
                "--ignored", "--nocapture", "checkpoints_of_a_directory"]
     env = dict(os.environ, LAMELLA_CHECKPOINTS=str(out.resolve()))
     root = Path(__file__).resolve().parent.parent
@@ -174,10 +185,12 @@ def check(out, entries, discard):
     failed = 0
     for entry in entries:
         got = results.get(entry["name"], {})
-        words, good = [], len(got) == 2
+        words, good = [], len(got) == (4 if heads[entry["name"]] else 2)
         for backend, (error, greedy, failure) in sorted(got.items()):
-            good &= failure is None and float(error) < 1e-4 and greedy == "equal"
-            words.append(f"{backend} {failure or f'{float(error):.1e} greedy {greedy}'}")
+            good &= failure is None and float(error) < 1e-4
+            good &= greedy == ("equal" if not backend.endswith("-heads") else None)
+            greedy = f" greedy {greedy}" if greedy else ""
+            words.append(f"{backend} {failure or f'{float(error):.1e}{greedy}'}")
         entry["checked"], entry["passed"] = words, good
         failed += not good
         print(f"{'ok  ' if good else 'FAIL'} {entry['name']}: {'; '.join(words) or 'not checked'}"

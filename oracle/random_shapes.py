@@ -139,8 +139,10 @@ def inkling(d):
         n_shared_experts=d.between(1, 3), dense_intermediate_size=d.between(16, 160),
         intermediate_size=width, route_scale=d.real(1, 8, 1), sconv_kernel_size=d.between(2, 6),
         rms_norm_eps=d.of(1e-6, 1e-5))
+    # Transformers tells layers from heads by their numbers: there are no more heads than layers.
+    drafts = d.between(1, min(3, layers))
     v = dict(nvfp4=nvfp4, shards=d.between(1, 4), tries=1, experts="eager", text=text,
-             mtp=dict(num_nextn_predict_layers=1, local_layer_ids=[0],
+             mtp=dict(num_nextn_predict_layers=drafts, local_layer_ids=d.some(drafts),
                       chain_hidden_post_norm=False))
     reach = prompt_length(d, text["sliding_window_size"] + 6, min(text["rel_extent"], 60) + 6,
                           (text["log_scaling_n_floor"] or 0) + 6)
@@ -213,6 +215,8 @@ def qwen_text(d, fp8):
 
 QWEN_SUMMARY = ("hidden_size", "layer_types", "num_attention_heads", "num_key_value_heads",
                 "linear_num_key_heads", "linear_num_value_heads", "linear_conv_kernel_dim")
+# Share of the Qwen line's shapes that have a draft head; it can be left out, and some releases do.
+DRAFTS = 0.85
 SPARSE_SUMMARY = ("num_experts", "num_experts_per_tok")
 
 
@@ -220,11 +224,8 @@ def qwen36(d):
     fp8 = d.flag(0.4)
     text = qwen_text(d, fp8)
     del text["intermediate_size"]
-    mtp = d.flag(0.3)
-    if mtp:  # the draft head's experts run where rows are of whole 16 bytes
-        text["moe_intermediate_size"] = -(-text["moe_intermediate_size"] // 4) * 4
     v = dict(kind="moe", wrap=d.flag(), experts="split" if fp8 else d.of("split", "fused"),
-             mtp=mtp, shards=d.between(1, 4), fp8=fp8, f32_gdn=not fp8 and d.flag(),
+             mtp=d.flag(DRAFTS), shards=d.between(1, 4), fp8=fp8, f32_gdn=not fp8 and d.flag(),
              tries=1, text=text)
     return v, prompt_length(d), QWEN_SUMMARY + SPARSE_SUMMARY
 
@@ -234,7 +235,7 @@ def qwen35dense(d):
     for key in ("num_experts", "num_experts_per_tok", "moe_intermediate_size",
                 "shared_expert_intermediate_size"):
         del text[key]
-    v = dict(kind="dense", wrap=d.flag(0.6), mtp=d.flag(0.3), shards=d.between(1, 4),
+    v = dict(kind="dense", wrap=d.flag(0.6), mtp=d.flag(DRAFTS), shards=d.between(1, 4),
              f32_gdn=d.flag(), tries=1, text=text)
     return v, prompt_length(d), QWEN_SUMMARY
 
@@ -247,8 +248,8 @@ def qwen3next(d):
     del rope["mrope_section"], rope["mrope_interleaved"]
     text.update(norm_topk_prob=d.flag(0.7), decoder_sparse_step=d.of(1, 1, 2),
                 mlp_only_layers=d.of([], [], [d.between(0, layers - 1)]))
-    v = dict(kind="next", wrap=False, experts="split", mtp=False, shards=d.between(1, 4), fp8=fp8,
-             f32_gdn=not fp8 and d.flag(), tries=1, text=text)
+    v = dict(kind="next", wrap=False, experts="split", mtp=d.flag(DRAFTS), shards=d.between(1, 4),
+             fp8=fp8, f32_gdn=not fp8 and d.flag(), tries=1, text=text)
     return v, prompt_length(d), QWEN_SUMMARY + SPARSE_SUMMARY + ("mlp_only_layers",)
 
 
@@ -276,7 +277,7 @@ def qwen38(d):
         eos_token_id=d.of(e0, [e0, e0 - 2]))
     n_prompt = max(64, prompt_length(d, text["indexer_budget"] + 3 * ratio))
     eos_at = tuple(d.between(3, n_prompt - 1) for _ in range(d.between(0, 4)))
-    v = dict(wrap=d.flag(), experts="split" if fp8 else d.of("split", "fused"), mtp=d.flag(0.3),
+    v = dict(wrap=d.flag(), experts="split" if fp8 else d.of("split", "fused"), mtp=d.flag(DRAFTS),
              shards=d.between(1, 4), fp8=fp8, tries=1, eos_at=eos_at, text=text)
     return v, n_prompt, QWEN_SUMMARY + SPARSE_SUMMARY + (
         "hc_count", "ple_layer_ids", "ngram_size", "indexer_budget", "indexer_compress_ratio")

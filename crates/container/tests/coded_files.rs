@@ -250,18 +250,18 @@ fn mxfp4(scale: &str) -> Coding {
 fn fp8_of_independent_checkpoints_decodes_as_their_readers_do() {
     let tensor = "model.layers.0.mlp.down_proj.weight";
     let expected = Matrix {
-        shape: [192, 160],
+        shape: [144, 150],
         some: [
-            (0, 0, 0.062_844_66),
-            (0, 1, 0.270_715_45),
-            (64, 81, 0.077_347_27),
-            (191, 159, -0.077_881_545),
-            (96, 158, 0.031_649_6),
+            (0, 0, 0.133_894_19),
+            (0, 1, 0.033_473_548),
+            (48, 76, -0.033_473_548),
+            (143, 149, -0.197_785_44),
+            (72, 148, 0.009_674_956),
         ],
-        sums: [-15.933_165_243_704_025, 3_097.246_061_526_099_8],
+        sums: [-16.668_220_802_150_245, 2_252.416_662_654_284_7],
     };
     let coding = blocks("model.layers.0.mlp.down_proj.weight_scale_inv");
-    check_matrix("glm-303", tensor, coding, Encoding::F32, &expected);
+    check_matrix("glm-404", tensor, coding, Encoding::F32, &expected);
 
     let tensor = "layers.0.attn.wkv.weight";
     let expected = Matrix {

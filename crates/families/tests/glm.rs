@@ -68,7 +68,7 @@ fn the_released_model_has_its_published_size() {
 
 #[test]
 fn the_fixtures_close() {
-    for name in ["glm-101", "glm-303"] {
+    for name in ["glm-101", "glm-404"] {
         let (config, table) = fixture(name);
         let p = program(&config, &table);
         assert_eq!((p.unused.len(), p.depths().len()), (0, 1), "{name}");

@@ -351,7 +351,7 @@ fn experts_say_what_the_paper_says() {
 
 #[test]
 fn a_language_model_alone_has_no_prefix() {
-    let (config, table) = fixture("kimi_k3-bf16-303");
+    let (config, table) = fixture("kimi_k3-bf16-404");
     let p = program(&config, &table);
     assert_eq!(p.family, "kimi_k3");
     assert!(p.unused.is_empty());
@@ -395,7 +395,7 @@ fn every_extra_tensor_is_exactly_its_defect() {
             "",
         ],
     );
-    let (config, table) = fixture("kimi_k3-bf16-303");
+    let (config, table) = fixture("kimi_k3-bf16-404");
     let names = ["vision_tower.norm.weight", "language_model.lm_head.weight"];
     check_extra_tensors(&config, &table, &names);
 }
@@ -523,7 +523,7 @@ fn keys_are_needed_known_or_defects() {
 
 #[test]
 fn options_reach_the_program() {
-    let (config, table) = fixture("kimi_k3-bf16-303");
+    let (config, table) = fixture("kimi_k3-bf16-404");
     let raw = program(&with(&config, "moe_renormalize", json!(false)), &table);
     assert_eq!(routed(&raw, 1).router.weights, WeightRule::Raw);
     let one = program(&with(&config, "num_experts_per_token", json!(1)), &table);

@@ -159,8 +159,9 @@ fn the_fixtures_close() {
     for (name, unused, drafts) in [
         ("qwen36-101", 1, 1),
         ("qwen36fp8-404", 1, 0),
+        ("qwen36fp8-707", 1, 1),
         ("qwen35dense-303", 1, 1),
-        ("qwen3next-505", 0, 0),
+        ("qwen3next-505", 0, 1),
     ] {
         let (config, table) = fixture(name);
         let p = program(&config, &table);
