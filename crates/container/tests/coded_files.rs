@@ -248,19 +248,19 @@ fn mxfp4(scale: &str) -> Coding {
 
 #[test]
 fn fp8_of_independent_checkpoints_decodes_as_their_readers_do() {
-    let tensor = "model.layers.0.mlp.down_proj.weight";
+    let tensor = "model.layers.0.mlp.gate_proj.weight";
     let expected = Matrix {
-        shape: [144, 150],
+        shape: [150, 144],
         some: [
-            (0, 0, 0.133_894_19),
-            (0, 1, 0.033_473_548),
-            (48, 76, -0.033_473_548),
-            (143, 149, -0.197_785_44),
-            (72, 148, 0.009_674_956),
+            (0, 0, 0.084_193_62),
+            (0, 1, -0.084_193_62),
+            (50, 73, 0.084_193_62),
+            (149, 143, 0.038_473_56),
+            (75, 142, -0.085_171_95),
         ],
-        sums: [-16.668_220_802_150_245, 2_252.416_662_654_284_7],
+        sums: [8.268_073_248_624_546, 1_850.445_135_972_700_4],
     };
-    let coding = blocks("model.layers.0.mlp.down_proj.weight_scale_inv");
+    let coding = blocks("model.layers.0.mlp.gate_proj.weight_scale_inv");
     check_matrix("glm-404", tensor, coding, Encoding::F32, &expected);
 
     let tensor = "layers.0.attn.wkv.weight";

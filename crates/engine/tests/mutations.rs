@@ -454,8 +454,9 @@ fn error_of(dir: &Path, misreading: Misreading) -> Option<f32> {
     Some(most(&mut logits.iter().zip(&reference).map(|(a, b)| a - b)) / scale)
 }
 
+/// `least` is the number that applies today, so that a fixture which loses what one needs is missed.
 fn every_misreading_shows(fixtures: &[&str], least: usize) {
-    let mut caught = 0;
+    let (mut caught, mut unopened) = (0, Vec::new());
     let mut missed = Vec::new();
     for (name, misreading) in MISREADINGS {
         let errors = fixtures
@@ -464,13 +465,16 @@ fn every_misreading_shows(fixtures: &[&str], least: usize) {
         let Some(worst) = errors.reduce(f32::max) else {
             continue;
         };
+        if worst.is_infinite() {
+            unopened.push(name);
+        }
         if worst > 1e-4 {
             caught += 1;
         } else {
             missed.push(format!("{name}: {worst:e}"));
         }
     }
-    println!("{fixtures:?}: {caught} misreadings caught");
+    println!("{fixtures:?}: {caught} misreadings caught; do not open: {unopened:?}");
     assert!(missed.is_empty(), "{fixtures:?} pass {missed:?}");
     assert!(
         caught >= least,
@@ -480,35 +484,35 @@ fn every_misreading_shows(fixtures: &[&str], least: usize) {
 
 #[test]
 fn olmoe() {
-    every_misreading_shows(&["olmoe-101", "olmoe-202"], 15);
+    every_misreading_shows(&["olmoe-101", "olmoe-202"], 17);
 }
 
 #[test]
 fn glm() {
-    every_misreading_shows(&["glm-101", "glm-404"], 15);
+    every_misreading_shows(&["glm-101", "glm-404"], 22);
 }
 
 #[test]
 fn inkling() {
-    every_misreading_shows(&["inkling-101", "inkling-nvfp4-303"], 15);
+    every_misreading_shows(&["inkling-101", "inkling-nvfp4-303"], 20);
 }
 
 #[test]
 fn kimi_k3() {
-    every_misreading_shows(&["kimi_k3-101", "kimi_k3-bf16-404"], 15);
+    every_misreading_shows(&["kimi_k3-101", "kimi_k3-bf16-404"], 25);
 }
 
 #[test]
 fn qwen36() {
-    every_misreading_shows(&["qwen36-101", "qwen35dense-303", "qwen3next-505"], 15);
+    every_misreading_shows(&["qwen36-101", "qwen35dense-303", "qwen3next-505"], 25);
 }
 
 #[test]
 fn qwen38() {
-    every_misreading_shows(&["qwen38-111"], 15);
+    every_misreading_shows(&["qwen38-111"], 32);
 }
 
 #[test]
 fn deepseek_v4() {
-    every_misreading_shows(&["deepseek_v4-101"], 15);
+    every_misreading_shows(&["deepseek_v4-101"], 26);
 }
