@@ -8,13 +8,14 @@ use lamella_program::{Defect, Program};
 const BYTES: usize = 8;
 
 /// Every tensor of constants whose numbers are not the program's, each by its first difference. The
-/// program has been checked against the tensor table, so each is as long as the program's.
-pub(crate) fn differences(
-    program: &Program,
+/// program has been checked against the tensor table, so each is as long as the program's. It then
+/// names them no more: it is the program that a container of this checkpoint has.
+pub(crate) fn compare(
+    program: &mut Program,
     checkpoint: &Checkpoint,
 ) -> Result<Vec<Defect>, Error> {
     let mut defects = Vec::new();
-    for embedding in &program.entry.per_layer_embeddings {
+    for embedding in &mut program.entry.per_layer_embeddings {
         for (tensor, values) in embedding.stored_constants() {
             let mut bytes = vec![0; values.len().saturating_mul(BYTES)];
             checkpoint.read(tensor, 0, &mut bytes)?;
@@ -32,6 +33,7 @@ pub(crate) fn differences(
                 });
             }
         }
+        embedding.stored = None;
     }
     Ok(defects)
 }

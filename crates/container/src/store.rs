@@ -111,10 +111,10 @@ impl Store {
             path: path.to_owned(),
             defects,
         };
-        let program = lower(checkpoint.config(), checkpoint.tensors()).map_err(refuse)?;
+        let mut program = lower(checkpoint.config(), checkpoint.tensors()).map_err(refuse)?;
         let mut defects = closure::check_against(&program, checkpoint.tensors());
         if defects.is_empty() {
-            defects = constants::differences(&program, &checkpoint)?;
+            defects = constants::compare(&mut program, &checkpoint)?;
         }
         if !defects.is_empty() {
             return Err(refuse(defects));

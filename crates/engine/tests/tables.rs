@@ -1,32 +1,46 @@
-//! Tables of integers that steer the computation are checked when a model opens.
+//! Tables of integers that steer the computation, and constants that a checkpoint repeats, are
+//! checked when a model opens.
 
 mod common;
 
 use common::repository;
-use lamella_engine::{BackendKind, Error, Model, Options};
+use lamella_container::{ConvertOptions, Keep, Store, convert};
+use lamella_engine::{BackendKind, Error, Model, Options, lower};
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
-/// A copy of a fixture in which the first id of a hash table is `id`.
-fn with_first_id(to: &Path, id: i64) {
-    let from = repository("fixtures/deepseek_v4-101");
-    for name in ["config.json", "model.safetensors"] {
-        std::fs::copy(from.join(name), to.join(name)).expect("a copy");
+/// A copy of a fixture in which eight bytes of a tensor, number `index` of such, are `value`.
+fn with_integer(fixture: &str, to: &Path, tensor: &str, index: usize, value: i64) {
+    let from = repository("fixtures").join(fixture);
+    for entry in std::fs::read_dir(from).expect("the fixture") {
+        let entry = entry.expect("an entry");
+        std::fs::copy(entry.path(), to.join(entry.file_name())).expect("a copy");
     }
-    let file = to.join("model.safetensors");
-    let mut bytes = std::fs::read(&file).expect("the weights");
-    let header = u64::from_le_bytes(bytes[..8].try_into().expect("length")) as usize;
-    let table: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header]).expect("header");
-    let start = &table["layers.0.ffn.gate.tid2eid"]["data_offsets"][0];
-    let at = 8 + header + start.as_u64().expect("an offset") as usize;
-    bytes[at..at + 8].copy_from_slice(&id.to_le_bytes());
-    std::fs::write(&file, bytes).expect("the weights");
+    let files = std::fs::read_dir(to).expect("the copy");
+    let files = files.map(|entry| entry.expect("an entry").path());
+    let weights = files.filter(|path| path.extension().is_some_and(|e| e == "safetensors"));
+    for file in weights {
+        let mut bytes = std::fs::read(&file).expect("the weights");
+        let header = u64::from_le_bytes(bytes[..8].try_into().expect("length")) as usize;
+        let table: serde_json::Value =
+            serde_json::from_slice(&bytes[8..8 + header]).expect("header");
+        let Some(entry) = table.get(tensor) else {
+            continue;
+        };
+        let start = entry["data_offsets"][0].as_u64().expect("an offset") as usize;
+        let at = 8 + header + start + 8 * index;
+        bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        return std::fs::write(&file, bytes).expect("the weights");
+    }
+    panic!("no file has {tensor}");
 }
 
 #[test]
 fn a_hash_table_that_names_no_expert_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     for (id, good) in [(0, true), (1 << 20, false), (-1, false), (1 << 40, false)] {
-        with_first_id(dir.path(), id);
+        let table = "layers.0.ffn.gate.tid2eid";
+        with_integer("deepseek_v4-101", dir.path(), table, 0, id);
         for backend in [BackendKind::Reference, BackendKind::Cpu] {
             let options = Options {
                 backend,
@@ -45,4 +59,44 @@ fn a_hash_table_that_names_no_expert_is_refused() {
             }
         }
     }
+}
+
+#[test]
+fn stored_constants_of_another_model_are_refused() {
+    let fixture = "qwen38-111";
+    let good = Store::open(&repository("fixtures").join(fixture), &lower).expect("opens");
+    let config = good
+        .read_text("config.json")
+        .expect("reads")
+        .expect("is there");
+    let lowered = lower(&config, good.tensors()).expect("lowers");
+    let embedding = &lowered.entry.per_layer_embeddings[0];
+    let constants: Vec<_> = embedding.stored_constants().collect();
+    assert_eq!(constants.len(), 3);
+    for (tensor, values) in constants {
+        let last = values.len() - 1;
+        for (index, value) in [(0, values[0] as i64 + 2), (last, -1)] {
+            let dir = tempfile::tempdir().expect("a directory");
+            with_integer(fixture, dir.path(), tensor, index, value);
+            let error = Model::open(dir.path(), &Options::default(), &mut |_| {});
+            let text = error.err().expect("refused").to_string();
+            let place =
+                format!("tensor {tensor}: number {index} is {value}, but the configuration");
+            assert!(
+                text.contains(&place) && text.contains(&values[index].to_string()),
+                "{text}"
+            );
+            assert_eq!(text.matches("tensor ").count(), 1, "{text}");
+        }
+    }
+    // A container has been compared when it was made: it says them once.
+    let dir = tempfile::tempdir().expect("a directory");
+    let out = dir.path().join("q8");
+    let options = ConvertOptions::new(Keep::As(lamella_program::Encoding::Q8));
+    convert(&good, &out, &options, &mut |_| {}, &AtomicBool::new(false)).expect("converts");
+    let container = Store::open(&out, &lower).expect("opens");
+    assert_eq!(container.program(), good.program());
+    let kept = &container.program().entry.per_layer_embeddings[0];
+    assert_eq!(kept.stored, None);
+    assert_eq!(kept.multipliers, embedding.multipliers);
 }
