@@ -77,6 +77,15 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// The same kept as precise as a router: a few rows that weigh what is chosen, or steer whole
+    /// streams. Releases in codes leave them as they were trained, and they cost next to nothing.
+    pub(crate) fn precise(&mut self, name: &str, tensor: String, shape: [usize; 2]) -> Linear {
+        Linear {
+            weight: self.matrix(name, Role::Router, tensor, shape),
+            bias: None,
+        }
+    }
+
     /// A dense unit: `gate_proj`, `up_proj` and `down_proj` under the name `tensor`.
     pub(crate) fn unit(
         &mut self,

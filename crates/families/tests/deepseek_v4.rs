@@ -116,7 +116,9 @@ fn attention_says_what_the_paper_says() {
     assert_eq!(ix.scale, (1.0 / (32f64.sqrt() * 10f64.sqrt())) as f32);
     assert_eq!(ix.rope.as_ref(), Some(&a.rope));
     assert!(ix.key.is_none() && ix.query_norm.is_none() && ix.key_norm.is_none());
-    let source = slice(&p, ix.head_weights.as_ref().unwrap().weight, 0).tensor;
+    let weights = ix.head_weights.as_ref().unwrap().weight;
+    assert_eq!(p.operand(weights).role, Role::Router);
+    let source = slice(&p, weights, 0).tensor;
     assert_eq!(source, "layers.3.attn.indexer.weights_proj.weight");
     let source = slice(&p, index.compressor.gate.weight, 0).tensor;
     assert_eq!(source, "layers.3.attn.indexer.compressor.wgate.weight");

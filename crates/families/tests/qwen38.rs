@@ -166,6 +166,7 @@ fn streams_are_read_and_written_through_gates() {
         let inject = gate.inject.as_ref().unwrap();
         let expected = format!("{layer}.{site}_hyper_connection.block_inject_weight.weight");
         assert_eq!(source(inject.weight), expected);
+        assert_eq!(p.operand(inject.weight).role, Role::Router);
         let down = format!("{layer}.{site}_hyper_connection.input_mix_weight_down.weight");
         assert_eq!(source(gate.down.weight), down);
     }

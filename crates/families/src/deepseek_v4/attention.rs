@@ -103,6 +103,8 @@ impl Lowering<'_> {
                 self.spelling.of_vendor(&format!("{tensor}.ape")),
                 [ratio, channels],
             ),
+            // Releases keep both in bf16. Like keys and values they choose nothing, and in f32 they
+            // would be more than a gigabyte a token in the smaller release: they may be quantised.
             value: self.linear(&format!("{own}.value"), &format!("{tensor}.wkv"), shape),
             gate: self.linear(&format!("{own}.gate"), &format!("{tensor}.wgate"), shape),
             norm: self.norm(
@@ -120,9 +122,10 @@ impl Lowering<'_> {
         let (own, tensor) = (format!("{name}.index"), format!("{tensor}.indexer"));
         let queries = [g.index_heads * g.index_dim, g.query_rank];
         let query = self.linear(&format!("{own}.query"), &format!("{tensor}.wq_b"), queries);
-        let head_weights = self.linear(
+        let weights = format!("{tensor}.weights_proj.weight");
+        let head_weights = self.table.precise(
             &format!("{own}.head_weights"),
-            &format!("{tensor}.weights_proj"),
+            self.spelling.of_vendor(&weights),
             [g.index_heads, c.hidden],
         );
         let indexer = Indexer {

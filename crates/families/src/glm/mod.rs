@@ -201,10 +201,8 @@ impl Lowering<'_> {
         };
         let query = linear("query", "wq_b", [heads * dim, c.query_rank]);
         let key = linear("key", "wk", [dim, c.hidden]);
-        // Kept precise as a router is: it weighs what is chosen.
-        let weights = self.table.matrix(
+        let head_weights = self.table.precise(
             &format!("{name}.head_weights"),
-            Role::Router,
             format!("{tensor}.weights_proj.weight"),
             [heads, c.hidden],
         );
@@ -228,10 +226,7 @@ impl Lowering<'_> {
                 bias: vector("bias"),
                 eps: INNER_EPS,
             }),
-            head_weights: Some(Linear {
-                weight: weights,
-                bias: None,
-            }),
+            head_weights: Some(head_weights),
             // Both factors are positive, so they pass through the rectifier.
             scale: (1.0 / ((heads as f64) * (dim as f64)).sqrt()) as f32,
             rope: Some(self.rope(RopePlace::First)),

@@ -163,7 +163,11 @@ impl Lowering<'_> {
             norm,
             down: linear("down", "input_mix_weight_down", [c.rank, width]),
             up: linear("up", "input_mix_weight_up", [width, c.rank]),
-            inject: writes.then(|| linear("inject", "block_inject_weight", [c.streams, width])),
+            inject: writes.then(|| {
+                let source = format!("{tensor}.block_inject_weight.weight");
+                let name = format!("{name}.inject");
+                self.b.precise(&name, source, [c.streams, width])
+            }),
         }
     }
 
