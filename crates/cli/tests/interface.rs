@@ -19,6 +19,7 @@ fn help_teaches_every_command() {
         "exec",
         "perplexity",
         "bench",
+        "trace",
     ];
     for command in commands
         .into_iter()

@@ -1,4 +1,4 @@
-//! `lamella bench` and `lamella perplexity`.
+//! `lamella bench`, `lamella perplexity` and `lamella trace`.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -132,4 +132,44 @@ fn progress_can_be_read_by_programs() {
         (&"converting".into(), &"bytes".into())
     );
     assert_eq!(json["done"], json["total"]);
+}
+
+#[test]
+fn a_trace_is_replayed_against_caches() {
+    let world = World::new();
+    // Two layers; experts 0 and 1 of each are used by turns, 2 once in a while.
+    let token = |t: usize| {
+        let rare = if t % 5 == 4 { 2 } else { t % 2 };
+        format!("0 {rare}\n1 {}\n", t % 2)
+    };
+    let text: String = (0..50).map(token).collect();
+    let file = world.path("trace");
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    let json = world
+        .run(["trace", "replay", file, "--slots", "1,6", "--json"])
+        .json();
+    assert_eq!(json["experts"], 6);
+    let hits = |cache: usize, policy: &str| {
+        let figures = &json["caches"][cache]["policies"][policy];
+        assert_eq!(
+            (&figures["uses"], &figures["tokens"]),
+            (&100.into(), &50.into())
+        );
+        figures["hits"].as_u64().unwrap()
+    };
+    // One slot for two layers never holds what is needed; six hold all that has been read once.
+    for policy in ["lru", "s3-fifo", "lfru-short", "lfru-long", "online"] {
+        assert_eq!((hits(0, policy), hits(1, policy)), (0, 95), "{policy}");
+    }
+    assert!(hits(0, "belady") > 0 && hits(1, "belady") == 95);
+    let table = world.run(["trace", "replay", file]);
+    assert!(table.ok().contains("online") && table.ok().contains("of 6"));
+    std::fs::write(file, "0 1\n1 one\n").unwrap();
+    world
+        .run(["trace", "replay", file])
+        .fails(2, &["trace, line 2", "\"one\""]);
+    std::fs::write(file, "").unwrap();
+    world.run(["trace", "replay", file]).fails(2, &["empty"]);
+    world.run(["trace", "replay", "gone"]).fails(1, &["gone"]);
 }

@@ -12,6 +12,7 @@ pub mod continuation;
 mod draft;
 mod draft_heads;
 pub mod error;
+pub mod experts;
 pub mod generate;
 mod identity;
 pub mod memory;

@@ -80,6 +80,9 @@ pub(crate) enum Command {
     Perplexity(PerplexityArgs),
     /// Measure prompt and decode speed
     Bench(BenchArgs),
+    /// Replay which experts a model chose against caches of several sizes
+    #[command(subcommand)]
+    Trace(TraceCommand),
     /// Print the effective configuration and where each value comes from
     Config(ConfigArgs),
     /// Print a shell completion script
@@ -297,6 +300,33 @@ Token ids are random, the same in every run. `pp512` reads a prompt of 512 token
 64 tokens one by one, `tg64x16` does so for 16 conversations together (the rate is their sum).
 The last column of a decode line is the rate times the bytes of the weights a token uses, as a
 share of the read bandwidth measured in the same run with as many threads.";
+
+/// `lamella trace`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TraceCommand {
+    /// How often caches of several sizes would have held the expert that was needed
+    Replay(ReplayArgs),
+}
+
+/// `lamella trace replay`.
+#[derive(Debug, Args)]
+#[command(after_help = REPLAY_HELP)]
+pub(crate) struct ReplayArgs {
+    /// The trace; `LAYER EXPERT…` on a line for each layer and row, step after step
+    pub(crate) file: PathBuf,
+    /// Experts in memory, of all layers together [default: some eighths of all]
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) slots: Vec<u32>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const REPLAY_HELP: &str = "\
+Lines of one layer that follow each other are the rows of one step; a layer that is not above the
+one before begins the next step. `online` follows whichever policy would have done best lately;
+`belady` knows what comes and is the bound of them all.";
 
 /// `lamella config`: every setting, so that flags can be tried.
 #[derive(Debug, Args)]

@@ -10,6 +10,7 @@ pub(crate) mod man;
 pub(crate) mod ops;
 pub(crate) mod perplexity;
 pub(crate) mod run;
+pub(crate) mod trace;
 pub(crate) mod verify;
 pub(crate) mod version;
 

@@ -1,0 +1,96 @@
+//! Which records are in memory, and where.
+
+use super::chooser::Chooser;
+use super::policy::{Policy, PolicyKind};
+
+/// No slot, or no record.
+const NONE: u32 = u32::MAX;
+
+/// A fixed number of slots for more records than that.
+pub(super) struct Cache {
+    /// The slot of each record, or [`NONE`].
+    slots: Vec<u32>,
+    /// Slots without a record.
+    free: Vec<u32>,
+    /// Every policy follows what is here, so that any can take over.
+    policies: Vec<Box<dyn Policy>>,
+    active: usize,
+    chooser: Option<Chooser>,
+    /// The last step that used each record, to keep those of the running one.
+    used: Vec<u64>,
+    step: u64,
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It is in this slot.
+    Here(u32),
+    /// It is not here, but this slot is now its own.
+    New(u32),
+    /// All slots are in use.
+    Full,
+}
+
+impl Cache {
+    /// `slots` slots for `records` records, under one policy, or under the best of all of them as
+    /// it turns out.
+    pub(super) fn new(records: u32, slots: u32, policy: Option<PolicyKind>) -> Cache {
+        let all = policy.map_or(PolicyKind::ALL.to_vec(), |kind| vec![kind]);
+        Cache {
+            slots: vec![NONE; records as usize],
+            free: (0..slots).rev().collect(),
+            policies: all.iter().map(|kind| kind.of(records, slots)).collect(),
+            active: 0,
+            chooser: policy.is_none().then(|| Chooser::new(records, slots)),
+            used: vec![0; records as usize],
+            step: 0,
+        }
+    }
+
+    /// Begins a step that uses `records`, each named once. They stay until the next step begins.
+    pub(super) fn begin(&mut self, records: &[u32]) {
+        self.step += 1;
+        for &record in records {
+            self.used[record as usize] = self.step;
+        }
+        if let Some(chooser) = &mut self.chooser {
+            chooser.step(records, &self.used, self.step);
+        }
+    }
+
+    /// The place of a record of the running step, one made for it if it has none.
+    pub(super) fn place(&mut self, record: u32) -> Place {
+        let slot = self.slots[record as usize];
+        if slot != NONE {
+            self.policies.iter_mut().for_each(|p| p.touch(record));
+            return Place::Here(slot);
+        }
+        let Some(slot) = self.free.pop().or_else(|| self.make_room()) else {
+            return Place::Full;
+        };
+        self.slots[record as usize] = slot;
+        self.policies.iter_mut().for_each(|p| p.admit(record));
+        Place::New(slot)
+    }
+
+    /// Takes out the record that the policy in force gives up first; its slot.
+    fn make_room(&mut self) -> Option<u32> {
+        let (used, step) = (&self.used, self.step);
+        let keep = |record: u32| used[record as usize] == step;
+        let record = self.policies[self.active].evict(&keep)?;
+        let others = self.policies.iter_mut().enumerate();
+        for (_, policy) in others.filter(|(i, _)| *i != self.active) {
+            policy.remove(record);
+        }
+        Some(std::mem::replace(&mut self.slots[record as usize], NONE))
+    }
+
+    /// A token has gone through all layers.
+    pub(super) fn token(&mut self) {
+        self.policies.iter_mut().for_each(|p| p.token());
+        if let Some(chooser) = &mut self.chooser {
+            self.active = chooser.token();
+        }
+    }
+}
