@@ -454,7 +454,7 @@ fn error_of(dir: &Path, misreading: Misreading) -> Option<f32> {
     Some(most(&mut logits.iter().zip(&reference).map(|(a, b)| a - b)) / scale)
 }
 
-/// `least` is the number that applies today, so that a fixture which loses what one needs is missed.
+/// `least` is how many apply today: a fixture that loses what one of them needs does not pass.
 fn every_misreading_shows(fixtures: &[&str], least: usize) {
     let (mut caught, mut unopened) = (0, Vec::new());
     let mut missed = Vec::new();
