@@ -3,9 +3,10 @@
 use crate::backend::{Backend, cpu, reference};
 use crate::cancel::Cancel;
 use crate::error::Error;
+use crate::experts::{ExpertStatistics, ExpertStore, Layers};
 use crate::identity::numeric_class;
 use crate::memory::{MemoryLimit, check_stacks};
-use crate::need::fit;
+use crate::need::{Fit, fit};
 use crate::options::{BackendKind, Options};
 use crate::profile::{Profile, TimeSource};
 use crate::state::Session;
@@ -130,10 +131,21 @@ impl Model {
             threads,
             isa,
         };
-        let (choices, workspace_bytes) = fit(&store, &program, options, shape)?;
+        let Fit {
+            choices,
+            workspace: workspace_bytes,
+            slots,
+        } = fit(&store, &program, options, shape)?;
         let store = Arc::new(store);
         weights::check_tables(&store, &choices)?;
-        let backend = prepare(&store, &program, &choices, options, shape, progress)?;
+        let backend = prepare(
+            &store,
+            &program,
+            (&choices, slots),
+            options,
+            shape,
+            progress,
+        )?;
         let report = Report {
             backend: options.backend,
             isa: (options.backend == BackendKind::Cpu).then_some(isa),
@@ -216,6 +228,12 @@ impl Model {
         let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
         let clock = executor.backend.clock();
         clock.map(|clock| clock.take()).unwrap_or_default()
+    }
+
+    /// What was counted of experts that do not all fit into memory; `None` if all are there.
+    #[must_use]
+    pub fn experts(&self) -> Option<ExpertStatistics> {
+        self.executor().backend.experts()
     }
 
     /// Runs all spans in one pass: all of it or, on failure or cancellation, nothing of it.
@@ -338,7 +356,7 @@ fn opened_program(store: &Store, options: &Options) -> Result<Program, Error> {
 fn prepare(
     store: &Arc<Store>,
     program: &Arc<Program>,
-    choices: &[Choice],
+    (choices, slots): (&[Choice], u32),
     options: &Options,
     shape: cpu::Shape,
     progress: &mut dyn FnMut(OpenProgress),
@@ -349,8 +367,17 @@ fn prepare(
             check_stacks(shape.threads)?;
             let loaded = weights::load_all(store, choices, shape.threads, progress)?;
             weights::check_streamed(store, choices)?;
+            let layers = Layers::of(&program, choices)?;
+            let experts = layers.map(|layers| ExpertStore::new(Arc::clone(store), layers, slots));
             let store = Arc::clone(store);
-            Box::new(cpu::Cpu::new(program, store, &options.part, loaded, shape)?)
+            Box::new(cpu::Cpu::new(
+                program,
+                store,
+                &options.part,
+                loaded,
+                experts.transpose()?,
+                shape,
+            )?)
         }
         BackendKind::Reference => Box::new(reference::Reference::prepare(store, program, choices)?),
     })

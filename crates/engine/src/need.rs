@@ -2,9 +2,10 @@
 
 use crate::backend::cpu;
 use crate::error::Error;
-use crate::memory::MemoryLimit;
+use crate::experts::{Layers, expert_operands};
+use crate::memory::{Buffer, MemoryLimit};
 use crate::options::{BackendKind, Options};
-use crate::state::item_names;
+use crate::state::{item_names, session_bytes};
 use crate::step::StepScratch;
 use crate::weights::{self, Choice, Layout};
 use lamella_container::{Store, human_bytes};
@@ -31,14 +32,26 @@ struct Need {
     /// Beside them while they are loaded: buffers, and the list of items. The workspace comes
     /// afterwards.
     loading: u64,
+    /// One slot for an expert, if not all are held, and the lists of what is where.
+    experts: u64,
     /// A page of state for every layer, the least a conversation needs to start. Sessions of a
     /// part have limits of their own.
     state: u64,
 }
 
-/// Chooses how every operand is held so that it all fits, and counts the bytes of the workspace.
-/// The two ends alone may stay on disk, if they do not fit otherwise; that is slower, and the same
-/// bits.
+/// How everything is held so that it fits.
+pub(crate) struct Fit {
+    /// How each operand is.
+    pub(crate) choices: Vec<Choice>,
+    /// Bytes of the workspace.
+    pub(crate) workspace: u64,
+    /// Experts in memory at once where not all of them are.
+    pub(crate) slots: u32,
+}
+
+/// Chooses how every operand is held so that it all fits. What does not fit otherwise stays on
+/// disk: of the two ends alone their rows, of layers their experts, of which as many are in memory
+/// as there is room for. That is slower, and the same bits.
 ///
 /// # Errors
 /// [`Error::Memory`] with the sum of what takes the least; what choosing returns.
@@ -47,7 +60,7 @@ pub(crate) fn fit(
     program: &Program,
     options: &Options,
     shape: cpu::Shape,
-) -> Result<(Vec<Choice>, u64), Error> {
+) -> Result<Fit, Error> {
     let mut way = Way::of(
         program,
         weights::choose_all(store, options)?,
@@ -70,7 +83,30 @@ pub(crate) fn fit(
             way = other;
         }
     }
-    Ok((way.choices, way.workspace?))
+    if way.workspace.is_err() && options.backend == BackendKind::Cpu {
+        let choices = with_cached_experts(program, &way.choices);
+        let other = Way::of(program, choices, options, shape)?;
+        if other.workspace.is_ok() || other.total < way.total {
+            way = other;
+        }
+    }
+    Ok(Fit {
+        slots: way.slots(program, options, shape)?,
+        workspace: way.workspace?,
+        choices: way.choices,
+    })
+}
+
+/// The same choices, with the experts of all layers in a cache.
+fn with_cached_experts(program: &Program, choices: &[Choice]) -> Vec<Choice> {
+    let mut choices = choices.to_vec();
+    for id in expert_operands(program).into_iter().flatten() {
+        let choice = &mut choices[id.index()];
+        if choice.layout == Layout::Packed {
+            choice.layout = Layout::Cached;
+        }
+    }
+    choices
 }
 
 /// A way to hold the operands, and whether that fits.
@@ -83,6 +119,24 @@ struct Way {
 }
 
 impl Way {
+    /// Experts that have room at once, if not all are held: what is left but for one conversation,
+    /// which takes a quarter of it at most.
+    fn slots(&self, program: &Program, options: &Options, shape: cpu::Shape) -> Result<u32, Error> {
+        let Some(layers) = Layers::of(program, &self.choices)? else {
+            return Ok(0);
+        };
+        let limit = MemoryLimit::resolve(options.memory_limit).bytes;
+        let one = Buffer::taken(usize::try_from(layers.slot_bytes()).unwrap_or(usize::MAX));
+        let left = limit.saturating_sub(self.total);
+        let conversation = match options.part {
+            Part::Whole => session_bytes(program, &options.part, shape.context, shape.step_rows),
+            _ => 0,
+        };
+        let room = left - conversation.min(left / 4) + one;
+        let slots = room / layers.slot_bytes().max(1);
+        Ok(slots.clamp(1, u64::from(layers.records())) as u32)
+    }
+
     fn of(
         program: &Program,
         choices: Vec<Choice>,
@@ -98,7 +152,8 @@ impl Way {
             workspace = match options.backend {
                 BackendKind::Cpu => cpu::workspace_bytes(program, &options.part, shape)
                     .saturating_add(rows)
-                    .saturating_add(weights::stream_bytes(program, &choices)?),
+                    .saturating_add(weights::stream_bytes(program, &choices)?)
+                    .saturating_add(weights::cache_load_bytes(program, &choices, shape.threads)?),
                 BackendKind::Reference => rows,
             };
             fits = need.check(workspace, options);
@@ -130,6 +185,10 @@ impl Need {
             Part::Whole => first_state(program),
             _ => 0,
         };
+        let experts = Layers::of(program, choices)?.map_or(0, |layers| {
+            let slot = usize::try_from(layers.slot_bytes()).unwrap_or(usize::MAX);
+            Buffer::taken(slot).saturating_add(layers.list_bytes())
+        });
         let [held, items] = weights::list_bytes(program, choices);
         let names = item_names(program).into_iter().flatten();
         let names = names.map(|name| (size_of::<String>() + name.len()) as u64);
@@ -138,6 +197,7 @@ impl Need {
             weights,
             lists: lists.saturating_add(held),
             loading: weights::most_load_bytes(program, choices, threads)?.saturating_add(items),
+            experts,
             state,
         })
     }
@@ -146,6 +206,7 @@ impl Need {
     fn total(&self, workspace: u64, options: &Options) -> u64 {
         let running = workspace.saturating_add(self.state);
         self.weights
+            .saturating_add(self.experts)
             .saturating_add(self.lists)
             .saturating_add(self.loading.max(running))
             .saturating_add(options.reserved)
@@ -160,12 +221,17 @@ impl Need {
             weights,
             lists,
             loading,
+            experts,
             state,
         } = *self;
         let running = workspace.saturating_add(state);
         let reserved = match options.reserved {
             0 => String::new(),
             bytes => format!(" + rows on their way {bytes}"),
+        };
+        let experts = match experts {
+            0 => String::new(),
+            bytes => format!(" + one expert {bytes}"),
         };
         let what = match loading > running {
             true => format!("buffers while they are loaded {loading}"),
@@ -178,7 +244,7 @@ impl Need {
         }
         Err(Error::Memory {
             sum: format!(
-                "weights {weights} + lists {lists} + {what}{reserved} = {need} bytes ({})",
+                "weights {weights}{experts} + lists {lists} + {what}{reserved} = {need} bytes ({})",
                 human_bytes(need)
             ),
             limit: limit.bytes,

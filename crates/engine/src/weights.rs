@@ -14,7 +14,7 @@ use lamella_program::closure::{draft_operands, part_operands};
 use lamella_program::encoding::Policy;
 use lamella_program::{Encoding, Operand, OperandId, Program, Role};
 use load::Job;
-pub(crate) use load::{Loaded, load_all, read_f32};
+pub(crate) use load::{Loaded, load_all, load_rows, read_f32};
 use std::collections::HashSet;
 use std::sync::Mutex;
 use stream::stream_rows;
@@ -38,10 +38,19 @@ pub(crate) enum Layout {
     Packed,
     /// f32, row after row.
     Rows,
+    /// As [`Packed`](Self::Packed), an item at a time, in the slots of an expert store.
+    Cached,
     /// On disk, a few rows at a time in memory, as the matrix kernels read them.
     Streamed,
     /// Nowhere: only the draft or another part of the model uses it, and that is not opened.
     Absent,
+}
+
+impl Layout {
+    /// Whether it is loaded as a whole when the model opens.
+    fn is_loaded(self) -> bool {
+        matches!(self, Layout::Packed | Layout::Rows)
+    }
 }
 
 /// Maps that are read row by row: the up-projection of latent attention is applied backwards to
@@ -245,6 +254,9 @@ pub(crate) fn mapped_bytes(operand: &Operand, choice: Choice) -> Result<u64, Err
 
 /// Bytes the operand has, all items.
 fn resident_bytes(operand: &Operand, choice: Choice) -> Result<usize, Error> {
+    if choice.layout == Layout::Cached {
+        return Ok(0);
+    }
     item_bytes(operand, choice)?
         .checked_mul(operand.items())
         .ok_or_else(|| too_large(operand))
@@ -256,11 +268,24 @@ const WINDOWS: u64 = 2 << 20;
 /// Bytes that loading one item takes for a while, beside its place: what [`load`] allocates.
 fn load_bytes(operand: &Operand, choice: Choice) -> Result<u64, Error> {
     match choice.layout {
-        Layout::Absent => Ok(0),
+        Layout::Absent | Layout::Cached => Ok(0),
         // Only its digest is checked; the buffers of its rows come later, and for good.
         Layout::Streamed => Ok(WINDOWS),
         _ => buffer_bytes(operand, choice, operand.rows()),
     }
+}
+
+/// Most bytes that reading experts into their slots takes for a while, with `threads` threads.
+pub(crate) fn cache_load_bytes(
+    program: &Program,
+    choices: &[Choice],
+    threads: usize,
+) -> Result<u64, Error> {
+    let operands = program.operands.iter().zip(choices);
+    let cached = operands.filter(|(_, choice)| choice.layout == Layout::Cached);
+    let mut bytes = cached.map(|(operand, &choice)| buffer_bytes(operand, choice, operand.rows()));
+    let most = bytes.try_fold(0, |most: u64, bytes| Ok::<u64, Error>(bytes?.max(most)))?;
+    Ok(most.saturating_mul(threads as u64))
 }
 
 /// Bytes of the buffers through which `rows` rows of an item pass.
@@ -303,8 +328,7 @@ pub(crate) fn list_bytes(program: &Program, choices: &[Choice]) -> [u64; 2] {
 /// Items to load.
 fn count_items(program: &Program, choices: &[Choice]) -> usize {
     let operands = program.operands.iter().zip(choices);
-    let held =
-        operands.filter(|(_, choice)| !matches!(choice.layout, Layout::Absent | Layout::Streamed));
+    let held = operands.filter(|(_, choice)| choice.layout.is_loaded());
     held.fold(0, |sum, (operand, _)| sum.saturating_add(operand.items()))
 }
 
@@ -326,10 +350,13 @@ pub(crate) fn most_load_bytes(
         .fold(0, |sum, &b| sum.saturating_add(b)))
 }
 
-fn item_bytes(operand: &Operand, choice: Choice) -> Result<usize, Error> {
+/// Bytes of memory an item takes where it is.
+pub(crate) fn item_bytes(operand: &Operand, choice: Choice) -> Result<usize, Error> {
     let bytes = match choice.layout {
         Layout::Rows => operand.item_elements().checked_mul(4),
-        Layout::Packed => packed_bytes(choice.resident, operand.rows(), operand.cols()),
+        Layout::Packed | Layout::Cached => {
+            packed_bytes(choice.resident, operand.rows(), operand.cols())
+        }
         Layout::Streamed => packed_bytes(choice.resident, stream_rows(operand), operand.cols()),
         Layout::Absent => Some(0),
     };

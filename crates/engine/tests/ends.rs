@@ -2,32 +2,13 @@
 
 mod common;
 
-use common::{bits, open, repository};
+use common::{bits, least, open, repository};
 use lamella_container::{ConvertOptions, Keep, Store, convert};
-use lamella_engine::{Cancel, Error, Model, Options, Part, lower};
+use lamella_engine::{Cancel, Model, Options, Part, lower};
 use lamella_program::Encoding;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-
-/// The smallest limit that `path` opens with, as refusals tell it.
-fn least(path: &Path, options: &Options) -> u64 {
-    let mut limit = 1024;
-    loop {
-        let options = Options {
-            memory_limit: Some(limit),
-            ..options.clone()
-        };
-        let Err(Error::Memory { sum, .. }) = Model::open(path, &options, &mut |_| {}) else {
-            return limit;
-        };
-        let (_, told) = sum.rsplit_once("= ").expect("a sum");
-        let told = told.split(' ').next().and_then(|n| n.parse().ok());
-        limit = told
-            .filter(|&told: &u64| told > limit)
-            .expect("a larger number");
-    }
-}
 
 fn ends(threads: usize, want: Option<Encoding>) -> Options {
     Options {

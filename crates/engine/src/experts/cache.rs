@@ -86,6 +86,15 @@ impl Cache {
         Some(std::mem::replace(&mut self.slots[record as usize], NONE))
     }
 
+    /// Takes out a record: what should have come into its slot has not.
+    pub(super) fn remove(&mut self, record: u32) {
+        let slot = std::mem::replace(&mut self.slots[record as usize], NONE);
+        if slot != NONE {
+            self.free.push(slot);
+            self.policies.iter_mut().for_each(|p| p.remove(record));
+        }
+    }
+
     /// A token has gone through all layers.
     pub(super) fn token(&mut self) {
         self.policies.iter_mut().for_each(|p| p.token());

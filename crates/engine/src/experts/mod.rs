@@ -12,9 +12,12 @@ mod lru;
 mod policy;
 mod replay;
 mod s3fifo;
+mod store;
 
 pub use policy::PolicyKind;
 pub use replay::{Replayed, Trace};
+pub use store::ExpertStatistics;
+pub(crate) use store::{ExpertStore, Layers, Which, expert_operands};
 
 #[cfg(test)]
 mod tests;

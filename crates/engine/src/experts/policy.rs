@@ -8,7 +8,7 @@ use super::s3fifo::S3Fifo;
 ///
 /// A policy knows what is in the cache and nothing of where it lies. Every call takes constant
 /// time, averaged over calls.
-pub(super) trait Policy: Send {
+pub(super) trait Policy: Send + Sync {
     /// A record that is in the cache is used.
     fn touch(&mut self, record: u32);
 

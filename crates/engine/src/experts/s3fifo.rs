@@ -61,24 +61,35 @@ impl S3Fifo {
     }
 
     /// What happens to the last record of `queue` when room is needed: another round, the main
-    /// queue, or out. Whether it is out.
-    fn judge(&mut self, queue: u32, record: u32, keep: &dyn Fn(u32) -> bool) -> bool {
+    /// queue, or out.
+    fn judge(&mut self, queue: u32, record: u32, keep: &dyn Fn(u32) -> bool) -> Verdict {
         self.pull(record);
         let uses = &mut self.uses[record as usize];
-        let stays = keep(record);
-        if *uses == 0 && !stays {
-            self.forget_later(record);
-            return true;
-        }
-        if queue == SMALL && *uses > 0 {
-            *uses = 0;
-            self.push(MAIN, record);
-        } else {
-            *uses = uses.saturating_sub(u8::from(!stays));
+        if keep(record) {
             self.push(queue, record);
+            return Verdict::Kept;
         }
-        false
+        if *uses == 0 {
+            self.forget_later(record);
+            return Verdict::Out;
+        }
+        if queue == SMALL {
+            *uses = 0;
+        } else {
+            *uses -= 1;
+        }
+        self.push(MAIN, record);
+        Verdict::Stays
     }
+}
+
+/// What becomes of a record.
+#[derive(PartialEq, Eq)]
+enum Verdict {
+    Out,
+    Stays,
+    /// It may not leave now.
+    Kept,
 }
 
 impl Policy for S3Fifo {
@@ -95,20 +106,24 @@ impl Policy for S3Fifo {
     }
 
     fn evict(&mut self, keep: &dyn Fn(u32) -> bool) -> Option<u32> {
-        let held = self.lengths[SMALL as usize] + self.lengths[MAIN as usize];
-        // Each record comes round at most so often before it has no more uses.
-        for _ in 0..held.saturating_mul(u32::from(MOST) + 2) {
-            let small = self.lengths[SMALL as usize];
-            let queue = match small > self.slots / 10 || self.lengths[MAIN as usize] == 0 {
+        let mut kept = [0; 2];
+        loop {
+            let [small, main, _] = self.lengths;
+            let full = small > self.slots / 10 || kept[MAIN as usize] >= main;
+            let queue = match full && kept[SMALL as usize] < small {
                 true => SMALL,
-                false => MAIN,
+                false if kept[MAIN as usize] < main => MAIN,
+                // Nothing is here that may leave.
+                false => return None,
             };
             let record = self.queues.last(queue)?;
-            if self.judge(queue, record, keep) {
-                return Some(record);
+            match self.judge(queue, record, keep) {
+                Verdict::Out => return Some(record),
+                // It has fewer uses now, so this comes to an end.
+                Verdict::Stays => kept = [0; 2],
+                Verdict::Kept => kept[queue as usize] += 1,
             }
         }
-        None
     }
 
     fn remove(&mut self, record: u32) {

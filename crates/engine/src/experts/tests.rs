@@ -1,5 +1,6 @@
 //! Policies on routing of known kinds.
 
+use super::cache::{Cache, Place};
 use super::{PolicyKind, Trace};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
@@ -122,5 +123,59 @@ fn a_trace_is_read_row_by_row() {
     assert_eq!((replayed.uses, replayed.hits, replayed.tokens), (9, 2, 3));
     for (text, line) in [("0 1\n1 x", 2), ("7", 1), ("0 99999", 1)] {
         assert_eq!(Trace::parse(text).map_err(|(line, _)| line), Err(line));
+    }
+}
+
+#[test]
+fn whatever_is_in_use_room_is_found_for_as_many_as_there_are_slots() {
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    for policy in PolicyKind::ALL.map(Some).into_iter().chain([None]) {
+        for slots in [1, 2, 3, 7, 20] {
+            let mut cache = Cache::new(40, slots, policy);
+            let mut inside = [None; 40];
+            for step in 0..3000 {
+                let count = 1 + rng.next_u32() % slots;
+                let mut records: Vec<u32> = (0..count).map(|_| rng.next_u32() % 40).collect();
+                // Some are used far more often than others.
+                records
+                    .iter_mut()
+                    .filter(|r| **r % 3 > 0)
+                    .for_each(|r| *r %= 7);
+                records.sort_unstable();
+                records.dedup();
+                cache.begin(&records);
+                for &record in &records {
+                    let slot = match cache.place(record) {
+                        Place::Here(slot) => {
+                            assert_eq!(inside[record as usize], Some(slot));
+                            slot
+                        }
+                        Place::New(slot) => slot,
+                        Place::Full => panic!("{policy:?}, {slots} slots, step {step}"),
+                    };
+                    inside
+                        .iter_mut()
+                        .filter(|s| **s == Some(slot))
+                        .for_each(|s| *s = None);
+                    inside[record as usize] = Some(slot);
+                }
+                let mut held: Vec<u32> =
+                    records.iter().filter_map(|&r| inside[r as usize]).collect();
+                held.sort_unstable();
+                held.dedup();
+                assert_eq!(
+                    held.len(),
+                    records.len(),
+                    "all of a step are there together"
+                );
+                if step % 4 == 0 {
+                    cache.token();
+                }
+                if step % 50 == 0 {
+                    cache.remove(records[0]);
+                    inside[records[0] as usize] = None;
+                }
+            }
+        }
     }
 }

@@ -97,6 +97,21 @@ impl Loaded {
         unsafe { std::slice::from_raw_parts(self.data.as_ptr().cast::<f32>(), count) }
     }
 
+    /// Whether its items are in the slots of an expert store.
+    pub(crate) fn is_cached(&self) -> bool {
+        self.choice.layout == Layout::Cached
+    }
+
+    /// Columns of a matrix.
+    pub(crate) fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Rows of a matrix.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// What is computed with.
     pub(crate) fn encoding(&self) -> Encoding {
         self.choice.resident
@@ -134,7 +149,7 @@ pub(crate) fn load_all(
     let total = loaded.iter().map(Loaded::bytes).sum();
     let mut jobs = Vec::with_capacity(count_items(store.program(), choices));
     for (index, l) in loaded.iter_mut().enumerate() {
-        if matches!(l.choice.layout, Layout::Absent | Layout::Streamed) {
+        if !l.choice.layout.is_loaded() {
             continue;
         }
         let id = OperandId(index as u32);
@@ -207,7 +222,7 @@ fn load(store: &Store, job: &mut Job<'_>) -> Result<(), Error> {
 }
 
 /// Puts rows of an item into `slot` as the kernels read them: all of them, or whole row blocks.
-pub(super) fn load_rows(
+pub(crate) fn load_rows(
     store: &Store,
     (id, item): (OperandId, usize),
     choice: Choice,

@@ -85,6 +85,25 @@ pub(crate) fn open(path: &Path, options: &Options) -> Arc<Model> {
     Model::open(path, options, &mut |_| {}).expect("the model opens")
 }
 
+/// The smallest limit that `path` opens with, as refusals tell it.
+pub(crate) fn least(path: &Path, options: &Options) -> u64 {
+    let mut limit = 1024;
+    loop {
+        let options = Options {
+            memory_limit: Some(limit),
+            ..options.clone()
+        };
+        let Err(Error::Memory { sum, .. }) = Model::open(path, &options, &mut |_| {}) else {
+            return limit;
+        };
+        let (_, told) = sum.rsplit_once("= ").expect("a sum");
+        let told = told.split(' ').next().and_then(|n| n.parse().ok());
+        limit = told
+            .filter(|&told: &u64| told > limit)
+            .expect("a larger number");
+    }
+}
+
 /// Reads `tokens` in chunks of `chunk`; all logits.
 pub(crate) fn read(model: &Model, session: &mut Session, tokens: &[u32], chunk: usize) -> Vec<f32> {
     let mut all = Vec::new();

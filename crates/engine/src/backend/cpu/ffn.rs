@@ -5,15 +5,27 @@ use super::work::{Routes, Work};
 use super::{Core, rows};
 use crate::cancel::Cancel;
 use crate::error::Error;
+use crate::experts::{ExpertStore, Which};
 use crate::profile::Operator;
-use lamella_kernels::{Epilogue, Input, QuantisedRows, Rows, SharedRows};
+use lamella_kernels::{Epilogue, Input, Matrix, QuantisedRows, Rows, SharedRows};
 use lamella_program::block::{GatedUnit, LatentExperts, Routed, WeightRule};
+use lamella_program::encoding::TILE_ROWS;
 use std::ops::Range;
 
 /// Rows of a piece from which the inputs of experts are gathered.
 const GATHER_ROWS: usize = 32;
 
-/// The products of all chosen experts with the rows that chose them.
+/// Chosen experts that are in memory together: all of a layer's, unless they are in a cache that
+/// has no room for all of them.
+struct Block<'a> {
+    routed: &'a Routed,
+    layer: usize,
+    /// Which of the active experts they are.
+    active: Range<usize>,
+    store: Option<&'a ExpertStore>,
+}
+
+/// The products of chosen experts with the rows that chose them.
 struct Products<'a> {
     routes: &'a Routes,
     input: Input<'a>,
@@ -107,9 +119,13 @@ impl Core {
 
     /// `output += sum over chosen experts, ascending, of weight * expert(x)`, then the shared
     /// experts. Each expert that any row chose is applied once, to all rows that chose it.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`]; if an expert of layer `layer` is not in memory and cannot be read.
     pub(super) fn routed(
         &self,
-        routed: &Routed,
+        (layer, routed): (usize, &Routed),
+        store: Option<&mut ExpertStore>,
         work: &mut Work,
         cancel: &Cancel,
     ) -> Result<(), Error> {
@@ -117,8 +133,8 @@ impl Core {
         self.clock.stop(Operator::Router);
         cancel.check()?;
         match &routed.latent {
-            None => self.experts(routed, work, cancel)?,
-            Some(latent) => self.latent_experts(routed, latent, work, cancel)?,
+            None => self.experts((layer, routed), store, work, cancel)?,
+            Some(latent) => self.latent_experts((layer, routed), latent, store, work, cancel)?,
         }
         self.clock.stop(match routed.latent {
             None => Operator::Experts,
@@ -141,8 +157,9 @@ impl Core {
     /// Experts that work at another width: into it, through them, back.
     fn latent_experts(
         &self,
-        routed: &Routed,
+        (layer, routed): (usize, &Routed),
         latent: &LatentExperts,
+        store: Option<&mut ExpertStore>,
         work: &mut Work,
         cancel: &Cancel,
     ) -> Result<(), Error> {
@@ -153,7 +170,7 @@ impl Core {
         self.project(&latent.down, x, &mut work.quantised, out, Epilogue::Store);
         work.latent_out[..count * inner].fill(0.0);
         self.clock.stop(Operator::ExpertLatent);
-        self.experts(routed, work, cancel)?;
+        self.experts((layer, routed), store, work, cancel)?;
         self.clock.stop(Operator::Experts);
         let Work {
             latent_out,
@@ -178,7 +195,13 @@ impl Core {
 
     /// The routed experts of every row, added to the block's output, or to `work.latent_out` where
     /// they work at another width.
-    fn experts(&self, routed: &Routed, work: &mut Work, cancel: &Cancel) -> Result<(), Error> {
+    fn experts(
+        &self,
+        (layer, routed): (usize, &Routed),
+        store: Option<&mut ExpertStore>,
+        work: &mut Work,
+        cancel: &Cancel,
+    ) -> Result<(), Error> {
         let count = work.rows();
         let Work {
             normed,
@@ -194,15 +217,15 @@ impl Core {
             direct,
             ..
         } = work;
-        let gate = self.weights[routed.unit.gate.index()].matrix(0);
-        let width = gate.cols;
+        let gate = &self.weights[routed.unit.gate.index()];
+        let (encoding, width) = (gate.encoding(), gate.cols());
         let x = match routed.latent {
             Some(_) => &latent[..count * width],
             None => &normed[..count * width],
         };
-        self.quantise_for(&[gate.encoding], x, width, quantised);
+        self.quantise_for(&[encoding], x, width, quantised);
         // Many rows of an expert run fastest when they lie together.
-        let gathered = gate.encoding.is_compiled() && count >= GATHER_ROWS;
+        let gathered = encoding.is_compiled() && count >= GATHER_ROWS;
         if gathered {
             self.gather(
                 routes.taken(count * routed.top_k),
@@ -215,29 +238,70 @@ impl Core {
         } else {
             &*quantised
         };
-        let input = rows::input(gate.encoding, x, width, source);
-        let inner_width = routed.unit.width;
-        let inner = &mut inner[..count * routed.top_k * inner_width];
-        let target = SharedRows::new(inner, inner_width, inner_width);
-        let products = Products {
-            routes,
-            input,
-            gathered,
-            target: &target,
-        };
-        self.expert_inner(routed, &products, cancel);
-        cancel.check()?;
-        let down = self.weights[routed.unit.down.index()].matrix(0);
-        self.quantise_for(&[down.encoding], inner, inner_width, quantised_inner);
-        let input = rows::input(down.encoding, inner, inner_width, quantised_inner);
         let out = match (&routed.latent, *direct) {
             (Some(_), _) => latent_out,
             (None, true) => hidden,
             (None, false) => branch,
         };
-        let target = SharedRows::new(&mut out[..count * width], width, width);
-        self.expert_outer(routed, routes, input, &target, cancel);
-        cancel.check()
+        let through = Through {
+            routes,
+            input: rows::input(encoding, x, width, source),
+            gathered,
+            inner: &mut inner[..count * routed.top_k * routed.unit.width],
+            quantised: quantised_inner,
+            target: &SharedRows::new(&mut out[..count * width], width, width),
+        };
+        self.over_experts((layer, routed), store, through, cancel)
+    }
+
+    /// Sends rows through all active experts, as many of them together as are in memory together.
+    fn over_experts(
+        &self,
+        (layer, routed): (usize, &Routed),
+        mut store: Option<&mut ExpertStore>,
+        through: Through<'_>,
+        cancel: &Cancel,
+    ) -> Result<(), Error> {
+        let Through {
+            routes,
+            input,
+            gathered,
+            inner,
+            quantised,
+            target,
+        } = through;
+        let width = routed.unit.width;
+        let down = self.weights[routed.unit.down.index()].encoding();
+        let cached = self.weights[routed.unit.gate.index()].is_cached();
+        let mut first = 0;
+        while first < routes.active.len() {
+            let count = match store.as_deref_mut().filter(|_| cached) {
+                Some(store) => store.hold(layer, &routes.active[first..], &self.pool, cancel)?,
+                None => routes.active.len(),
+            };
+            let block = Block {
+                routed,
+                layer,
+                active: first..first + count,
+                store: store.as_deref(),
+            };
+            let products = Products {
+                routes,
+                input,
+                gathered,
+                target: &SharedRows::new(inner, width, width),
+            };
+            self.expert_inner(&block, &products, cancel);
+            cancel.check()?;
+            let entries = block.entries(routes);
+            let inner = &inner[entries.start * width..entries.end * width];
+            self.quantise_for(&[down], inner, width, quantised);
+            let input = rows::input(down, inner, width, quantised);
+            self.expert_outer(&block, routes, input, target, cancel);
+            cancel.check()?;
+            first += count;
+        }
+        Ok(())
     }
 
     /// Copies the quantised rows of every (expert, row) pair, expert by expert.
@@ -251,29 +315,26 @@ impl Core {
         });
     }
 
-    /// Inner values of every (expert, row) pair.
-    fn expert_inner(&self, routed: &Routed, products: &Products<'_>, cancel: &Cancel) {
+    /// Inner values of every (expert, row) pair of the block.
+    fn expert_inner(&self, block: &Block<'_>, products: &Products<'_>, cancel: &Cancel) {
         let Products {
             routes,
             input,
             gathered,
             target,
         } = *products;
-        let (gate, up) = (
-            &self.weights[routed.unit.gate.index()],
-            &self.weights[routed.unit.up.index()],
-        );
-        let blocks = gate.matrix(0).blocks();
+        let unit = &block.routed.unit;
+        let (active, top_k) = (&routes.active[block.active.clone()], block.routed.top_k);
+        let blocks = self.weights[unit.gate.index()].rows().div_ceil(TILE_ROWS);
         let chunk = self
-            .block_chunk(blocks * routes.active.len(), target.rows() / routed.top_k)
+            .block_chunk(blocks * active.len(), target.rows() / top_k)
             .min(blocks);
         let chunks = blocks.div_ceil(chunk);
-        let act = routed.unit.activation;
-        self.pool.run(chunks * routes.active.len(), &|task, _| {
+        self.pool.run(chunks * active.len(), &|task, _| {
             if cancel.is_raised() {
                 return;
             }
-            let expert = routes.active[task / chunks] as usize;
+            let (index, expert) = (task / chunks, active[task / chunks] as usize);
             let entries = routes.entries(expert);
             let first = task % chunks * chunk;
             let range = first..blocks.min(first + chunk);
@@ -284,36 +345,42 @@ impl Core {
             };
             let rows = Rows::At(&rows[entries.clone()]);
             let target = target.from_row(entries.start);
-            let (gate, up) = (gate.matrix(expert), up.matrix(expert));
+            let [gate, up] =
+                [Which::Gate, Which::Up].map(|which| self.expert(block, index, expert, which));
             // SAFETY: each task writes the columns of its own blocks in its expert's rows.
             unsafe {
                 self.kernels
-                    .gated(&gate, &up, range, input, rows, &target, act);
+                    .gated(&gate, &up, range, input, rows, &target, unit.activation);
             }
         });
     }
 
-    /// Adds every expert's output to the rows that chose it. A task owns output columns and takes
-    /// all experts in ascending order, so that the order of a row's sum is fixed.
+    /// Adds every expert's output to the rows that chose it; `input` has the rows of the block. A
+    /// task owns output columns and takes all experts in ascending order, so that the order of a
+    /// row's sum is fixed.
     fn expert_outer(
         &self,
-        routed: &Routed,
+        block: &Block<'_>,
         routes: &Routes,
         input: Input<'_>,
         target: &SharedRows<'_>,
         cancel: &Cancel,
     ) {
-        let down = &self.weights[routed.unit.down.index()];
-        self.over_blocks(down.matrix(0).blocks(), target.rows(), &|blocks| {
-            for &expert in &routes.active {
+        let down = &self.weights[block.routed.unit.down.index()];
+        let before = block.entries(routes).start;
+        let active = &routes.active[block.active.clone()];
+        let blocks = down.rows().div_ceil(TILE_ROWS);
+        self.over_blocks(blocks, target.rows(), &|blocks| {
+            for (index, &expert) in active.iter().enumerate() {
                 if cancel.is_raised() {
                     return;
                 }
                 let entries = routes.entries(expert as usize);
                 let weights = Epilogue::AddScaled(&routes.weights[entries.clone()]);
-                let from = Rows::At(&routes.identity[entries.clone()]);
+                let within = entries.start - before..entries.end - before;
+                let from = Rows::At(&routes.identity[within]);
                 let to = Rows::At(&routes.rows[entries]);
-                let matrix = down.matrix(expert as usize);
+                let matrix = self.expert(block, index, expert as usize, Which::Down);
                 // SAFETY: each task writes the columns of its own blocks.
                 unsafe {
                     let blocks = blocks.clone();
@@ -322,6 +389,52 @@ impl Core {
                 }
             }
         });
+    }
+
+    /// A map of an expert, which is number `index` of the block.
+    fn expert<'b>(
+        &'b self,
+        block: &Block<'b>,
+        index: usize,
+        expert: usize,
+        which: Which,
+    ) -> Matrix<'b> {
+        let unit = &block.routed.unit;
+        let id = match which {
+            Which::Gate => unit.gate,
+            Which::Up => unit.up,
+            Which::Down => unit.down,
+        };
+        let loaded = &self.weights[id.index()];
+        match block.store.filter(|_| loaded.is_cached()) {
+            Some(store) => store.matrix(block.layer, index, which),
+            None => loaded.matrix(expert),
+        }
+    }
+}
+
+/// What goes through experts, and where to.
+struct Through<'a> {
+    routes: &'a Routes,
+    input: Input<'a>,
+    /// Whether the input has a row for each (expert, row) pair, in their order.
+    gathered: bool,
+    /// Room for the inner values of every (expert, row) pair, and for the same quantised.
+    inner: &'a mut [f32],
+    quantised: &'a mut QuantisedRows,
+    target: &'a SharedRows<'a>,
+}
+
+impl Block<'_> {
+    /// Entries of its experts among all (expert, row) pairs.
+    fn entries(&self, routes: &Routes) -> Range<usize> {
+        let active = &routes.active[self.active.clone()];
+        match (active.first(), active.last()) {
+            (Some(&first), Some(&last)) => {
+                routes.entries(first as usize).start..routes.entries(last as usize).end
+            }
+            _ => 0..0,
+        }
     }
 }
 

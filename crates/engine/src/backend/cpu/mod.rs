@@ -21,6 +21,7 @@ mod work;
 use super::{Backend, Segment, join_rows, split_rows};
 use crate::cancel::Cancel;
 use crate::error::Error;
+use crate::experts::{ExpertStatistics, ExpertStore};
 use crate::memory::Buffer;
 use crate::profile::{Clock, Operator};
 use crate::state::{RowLayout, item_names};
@@ -53,6 +54,8 @@ pub(crate) struct Shape {
 pub(crate) struct Cpu {
     core: Core,
     work: Work,
+    /// Experts that do not all fit.
+    experts: Option<ExpertStore>,
 }
 
 /// What does not change between steps.
@@ -141,6 +144,7 @@ impl Cpu {
         store: Arc<Store>,
         part: &Part,
         weights: Vec<Loaded>,
+        experts: Option<ExpertStore>,
         shape: Shape,
     ) -> Result<Cpu, Error> {
         let threads = |cause| Error::Threads {
@@ -182,6 +186,7 @@ impl Cpu {
                 clock: Clock::new(),
             },
             work,
+            experts,
         })
     }
 
@@ -290,7 +295,12 @@ impl Core {
 
 impl Backend for Cpu {
     fn resident_bytes(&self) -> u64 {
-        self.core.weights.iter().map(Loaded::mapped).sum()
+        let loaded = self.core.weights.iter().map(Loaded::mapped);
+        loaded.sum::<u64>() + self.experts.as_ref().map_or(0, ExpertStore::mapped)
+    }
+
+    fn experts(&self) -> Option<ExpertStatistics> {
+        self.experts.as_ref().map(ExpertStore::statistics)
     }
 
     fn embed(&mut self, segments: &[Segment], tokens: &[u32]) -> Result<(), Error> {
@@ -358,7 +368,11 @@ impl Backend for Cpu {
         spans: &mut [Span<'_>],
         cancel: &Cancel,
     ) -> Result<(), Error> {
-        let Cpu { core, work } = self;
+        let Cpu {
+            core,
+            work,
+            experts,
+        } = self;
         let layer = core.program.layer(index);
         core.clock.start();
         core.add_ngrams(index, segments, spans, work);
@@ -385,7 +399,7 @@ impl Backend for Cpu {
                 if routed.router.hash_table.is_some() {
                     tokens_of(segments, spans, &mut work.tokens);
                 }
-                core.routed(routed, work, cancel)?;
+                core.routed((index, routed), experts.as_mut(), work, cancel)?;
             }
             _ => unreachable!("the closure check refuses ffn blocks without rules"),
         }
@@ -428,7 +442,7 @@ impl Backend for Cpu {
         rows: &[u32],
         out: &mut Vec<f32>,
     ) -> Result<(), Error> {
-        let Cpu { core, work } = self;
+        let Cpu { core, work, .. } = self;
         core.clock.start();
         core.enter_exit(depth, rows, work);
         let exit = core.program.exit_of(depth);

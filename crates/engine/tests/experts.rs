@@ -1,0 +1,155 @@
+//! Models whose experts do not all fit into memory compute the same bits from disk.
+
+mod common;
+
+use common::{FAMILIES, bits, least, open, read, reference_sequence, repository};
+use lamella_container::{ConvertOptions, Keep, Store, convert};
+use lamella_engine::{Cancel, Error, ExpertStatistics, Logits, Model, Options, Span, lower};
+use lamella_program::Encoding;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+fn options(want: Option<Encoding>) -> Options {
+    Options {
+        threads: Some(2),
+        step_rows: 16,
+        context: Some(64),
+        want,
+        ..Options::default()
+    }
+}
+
+fn within(path: &Path, options: &Options, limit: u64) -> Arc<Model> {
+    let options = Options {
+        memory_limit: Some(limit),
+        ..options.clone()
+    };
+    open(path, &options)
+}
+
+/// Logits of a prompt in pieces, of tokens one by one, and of two conversations together.
+fn through(model: &Model, ids: &[u32]) -> Vec<u32> {
+    let mut session = model.session();
+    let mut logits = read(model, &mut session, &ids[..20], 7);
+    for id in &ids[20..32] {
+        logits.extend(read(model, &mut session, &[*id], 1));
+    }
+    let (mut other, mut outs) = (model.session(), [Vec::new(), Vec::new()]);
+    let [out, other_out] = &mut outs;
+    let mut spans = [
+        Span {
+            session: &mut session,
+            tokens: &ids[32..34],
+            logits: Logits::All,
+            out,
+        },
+        Span {
+            session: &mut other,
+            tokens: &ids[..5],
+            logits: Logits::All,
+            out: other_out,
+        },
+    ];
+    model.step(&mut spans, &Cancel::new()).expect("steps");
+    logits.extend(outs.concat());
+    bits(&logits)
+}
+
+/// The smallest limit above `least` that leaves no expert on disk.
+fn whole(path: &Path, options: &Options, least: u64) -> u64 {
+    let (mut some, mut all) = (least, least << 5);
+    while all - some > 1 {
+        let middle = some + (all - some) / 2;
+        match within(path, options, middle).experts() {
+            None => all = middle,
+            Some(_) => some = middle,
+        }
+    }
+    all
+}
+
+/// Runs `path` at several limits against all of it in memory; what the least one counted, if less is
+/// taken without some of the experts.
+fn compare(path: &Path, ids: &[u32], want: Option<Encoding>) -> Option<ExpertStatistics> {
+    let options = options(want);
+    let all = open(path, &options);
+    assert_eq!(all.experts(), None, "there is room for all");
+    let expected = through(&all, ids);
+    let least = least(path, &options);
+    within(path, &options, least).experts()?;
+    let most = whole(path, &options, least);
+    let mut first = None;
+    let mut slots = 0;
+    for tenths in [0, 1, 4, 8] {
+        let limit = least + (most - least) * tenths / 10;
+        let model = within(path, &options, limit);
+        let name = format!("{}, {want:?}, {limit}", path.display());
+        assert_eq!(model.numeric_class(), all.numeric_class());
+        assert!(through(&model, ids) == expected, "{name}");
+        let counted = model.experts().expect("not all fit");
+        assert!(
+            counted.slots >= slots && counted.slots <= counted.experts,
+            "{name}"
+        );
+        assert!(counted.hits <= counted.uses && counted.uses > 0, "{name}");
+        let report = model.report();
+        assert!(
+            report.resident_bytes + report.workspace_bytes <= limit,
+            "{name}"
+        );
+        slots = counted.slots;
+        first.get_or_insert(counted);
+    }
+    first
+}
+
+#[test]
+fn every_family_runs_with_a_single_expert_in_memory() {
+    let mut smaller = 0;
+    for fixture in FAMILIES {
+        let dir = repository("fixtures").join(fixture);
+        let ids = reference_sequence(&dir);
+        let counted = compare(&dir, &ids, None).expect("experts are most of it");
+        assert_eq!((counted.slots, counted.hits), (1, 0), "{fixture}");
+        assert!(counted.bytes_read > 0, "{fixture}");
+        for want in [Encoding::Q8, Encoding::Q4] {
+            // Quantised, the experts of a tiny model take less than the lists of what is where.
+            smaller += usize::from(compare(&dir, &ids, Some(want)).is_some());
+        }
+    }
+    assert!(smaller > FAMILIES.len(), "{smaller}");
+}
+
+#[test]
+fn a_container_is_read_as_it_lies() {
+    let dir = repository("fixtures/olmoe-101");
+    let ids = reference_sequence(&dir);
+    let temporary = tempfile::tempdir().expect("a directory");
+    let container = temporary.path().join("q4");
+    let source = Store::open(&dir, &lower).expect("a fixture");
+    let settings = ConvertOptions::new(Keep::As(Encoding::Q4));
+    let never = AtomicBool::new(false);
+    convert(&source, &container, &settings, &mut |_| {}, &never).expect("converts");
+    let counted = compare(&container, &ids, None).expect("experts are most of it");
+    assert!(counted.bytes_read > 0);
+}
+
+#[test]
+fn one_byte_less_than_the_least_is_refused_with_the_sum() {
+    let dir = repository("fixtures/olmoe-101");
+    let options = options(None);
+    let least = least(&dir, &options);
+    within(&dir, &options, least);
+    let less = Options {
+        memory_limit: Some(least - 1),
+        ..options
+    };
+    match Model::open(&dir, &less, &mut |_| {}) {
+        Err(Error::Memory { sum, .. }) => {
+            assert!(sum.contains(&format!("= {least} bytes")), "{sum}");
+            assert!(sum.contains("one expert"), "{sum}");
+        }
+        other => panic!("{:?}", other.err()),
+    }
+}
