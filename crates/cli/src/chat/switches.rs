@@ -70,7 +70,8 @@ fn missing(chat: &Chat, option: &str) -> anyhow::Error {
         _ => "",
     };
     Failure::usage(format!(
-        "--{option}: the model's chat {reader} does not read it, so it would change nothing{instead}"
+        "--{option}: the model's chat {reader} does not read it, so it would change \
+         nothing{instead}"
     ))
 }
 
