@@ -75,18 +75,33 @@ fn bytes_as_ranks() -> String {
         .collect()
 }
 
-/// A model with `tiktoken.model`, whose tokens are those of a format in code.
-fn model_with_ranks(world: &World) -> String {
-    let tokens = [
-        "[BOS]",
-        "<|end_of_msg|>",
-        "<|open|>",
-        "<|close|>",
-        "<|sep|>",
-    ];
+/// Tokens of a format whose thinking is switched.
+const TAGS: [&str; 5] = [
+    "[BOS]",
+    "<|end_of_msg|>",
+    "<|open|>",
+    "<|close|>",
+    "<|sep|>",
+];
+/// Tokens of a format in which thinking has an effort only.
+const BLOCKS: [&str; 10] = [
+    "<|message_user|>",
+    "<|message_model|>",
+    "<|message_system|>",
+    "<|message_tool|>",
+    "<|content_text|>",
+    "<|content_thinking|>",
+    "<|content_invoke_tool_json|>",
+    "<|content_xml|>",
+    "<|end_message|>",
+    "<|content_model_end_sampling|>",
+];
+
+/// A model with `tiktoken.model`, whose `tokens` are those of a format in code.
+fn model_with_ranks(world: &World, tokens: &[&str]) -> String {
     let named: serde_json::Map<_, _> = (256..)
         .zip(tokens)
-        .map(|(id, token)| (format!("{id}"), json!({"content": token, "special": true})))
+        .map(|(id, token)| (format!("{id}"), json!({"content": *token, "special": true})))
         .collect();
     let config = json!({"tokenizer_class": "TikTokenTokenizer", "added_tokens_decoder": named});
     let texts = [
@@ -100,7 +115,7 @@ fn model_with_ranks(world: &World) -> String {
 #[test]
 fn a_model_with_tiktoken_model_chats_in_the_format_of_its_tokens() {
     let world = World::new();
-    let model = &*model_with_ranks(&world);
+    let model = &*model_with_ranks(&world, &TAGS);
     let tokens = |options: &[&str]| {
         let args = ["run", model, "Hi", "--json", "--max-tokens", "2"];
         let json = world.run([&args[..], options].concat()).json();
@@ -115,6 +130,24 @@ fn a_model_with_tiktoken_model_chats_in_the_format_of_its_tokens() {
     world
         .run(["run", model, "Hi", "--reasoning-effort", "medium"])
         .fails(2, &["`medium` is unknown"]);
+}
+
+/// A refusal names the option that the model has instead, and what it is that lacks the other.
+#[test]
+fn a_switch_that_a_format_lacks_names_the_one_it_has() {
+    let world = World::new();
+    let model = &*model_with_ranks(&world, &BLOCKS);
+    world.run(["run", model, "Hi", "--thinking", "off"]).fails(
+        2,
+        &["--thinking", "chat format", "it has --reasoning-effort"],
+    );
+    let effort = ["--reasoning-effort", "0.5", "--max-tokens", "1"];
+    world
+        .run([&["run", model, "Hi"], &effort[..]].concat())
+        .ok();
+    let demo = world.run(["run", "demo", QUESTION, "--thinking", "off"]);
+    assert!(demo.err.contains("chat template"), "{demo:?}");
+    assert!(!demo.err.contains("it has"), "{demo:?}");
 }
 
 /// The demo model calls a tool; the next prompt holds the call as the model wrote it.
@@ -162,7 +195,7 @@ fn calls_are_told_from_text_and_remembered() {
 #[test]
 fn thoughts_are_marked_or_hidden() {
     let world = World::new();
-    let model = model_with_ranks(&world);
+    let model = model_with_ranks(&world, &TAGS);
     // Nothing but `a` can be said.
     let asked = [
         "run",

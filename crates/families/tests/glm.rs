@@ -320,6 +320,7 @@ fn values_that_cannot_be_used_are_named() {
         ),
         ("mlp_layer_types", json!("dense")),
         ("layer_types", json!(["full_attention"])),
+        ("layer_types", json!(["indexed_attention"])),
         ("n_group", json!(3)),
         ("n_group", json!(8)),
         ("topk_group", json!(5)),

@@ -461,6 +461,12 @@ fn values_that_cannot_be_used_are_named() {
     let bad = bad.map(|(key, value)| (format!("text_config.{key}"), value));
     let bad: Vec<_> = bad.iter().map(|(p, v)| (p.as_str(), v.clone())).collect();
     check_bad_values(&config, &table, &bad);
+    let twice = with(&config, "text_config.local_layer_ids", json!([0, 1, 0]));
+    let text = one_defect(&twice, &table);
+    assert!(
+        text.ends_with("local_layer_ids: names layer 0 once more"),
+        "{text}"
+    );
     check_bad_values(
         &config,
         &table,

@@ -95,8 +95,8 @@ pub struct PerLayerEmbedding {
     pub sizes: Vec<u64>,
     /// First row per head.
     pub offsets: Vec<u64>,
-    /// Where the checkpoint says multipliers, sizes and offsets once more; `None` once they have been
-    /// compared, which opening it does. No part of the model: it is not written.
+    /// Where the checkpoint says multipliers, sizes and offsets once more; `None` once they have
+    /// been compared, which opening it does. No part of the model: it is not written.
     #[serde(skip)]
     pub stored: Option<StoredHashes>,
     /// `[rows, head_dim]`.

@@ -32,7 +32,7 @@ pub(crate) fn prompt_options(answer: &AnswerArgs, chat: &Chat) -> anyhow::Result
     if let Some(path) = &answer.tools {
         let template = chat.template();
         if template.is_some_and(|template| !template.reads("tools")) {
-            return Err(missing("tools"));
+            return Err(missing(chat, "tools"));
         }
         options.tools = Some(tools(path)?);
     }
@@ -49,7 +49,7 @@ fn set(
 ) -> anyhow::Result<()> {
     let read: Vec<&&str> = names.iter().filter(|name| chat.reads(name)).collect();
     if read.is_empty() {
-        return Err(missing(option));
+        return Err(missing(chat, option));
     }
     for name in read {
         options.variables.insert((*name).to_owned(), value.clone());
@@ -57,9 +57,21 @@ fn set(
     Ok(())
 }
 
-fn missing(option: &str) -> anyhow::Error {
+/// `chat` does not read an option: says who it is, and which option does what was wanted.
+fn missing(chat: &Chat, option: &str) -> anyhow::Error {
+    let reader = match chat.template() {
+        Some(_) => "template",
+        None => "format",
+    };
+    let reads = |names: &[&str]| names.iter().any(|name| chat.reads(name));
+    let instead = match option {
+        "thinking" if reads(&EFFORT) => "; it has --reasoning-effort",
+        "reasoning-effort" if reads(&THINKING) => "; it has --thinking",
+        _ => "",
+    };
     Failure::usage(format!(
-        "--{option}: the model's chat template does not read it, so it would change nothing"
+        "--{option}: the model's chat {reader} does not read it, so it would change \
+         nothing{instead}"
     ))
 }
 

@@ -14,11 +14,11 @@
 //!   rounded to f32; of a divisor `global` is the reciprocal, rounded too. Integers must be exact
 //!   in f32.
 //!
-//! A result that is no finite number is an error that names tensor and place. So is a scale that no
-//! quantiser writes: a negative one (E8M0 has none; in the others it would be a sign that the codes
-//! hold already), and a zero of f32 or bf16 over codes that are not zero, as a hole in a file makes
-//! it. Zeros in E4M3 are what small scales round to, and stand. Rows are decoded a window at a time;
-//! nothing grows with the tensor.
+//! A result that is no finite number is an error that names tensor and place. So is a scale that
+//! no quantiser writes: a negative one (E8M0 has none; in the others it would be a sign that the
+//! codes hold already), and a zero of f32 or bf16 over codes that are not zero, as a hole in a file
+//! makes it. Zeros in E4M3 are what small scales round to, and stand. Rows are decoded a window at
+//! a time; nothing grows with the tensor.
 
 mod fault;
 mod scales;

@@ -1,14 +1,14 @@
 //! What every operator of a layer costs at production shape:
-//! `cargo bench -p lamella-engine --bench operators [-- [FILTER] [q4|q8|bf16] [cpu]
-//! [experts=MILLIONS]]`.
+//! `cargo bench -p lamella-engine --bench operators [-- [FILTER] [pairs] [q4|q8|bf16] [cpu]
+//! [experts=MILLIONS] [runs=RUNS]]`.
 //!
 //! For each kind of layer of every family a checkpoint of that one layer is made up (published
 //! shapes, random weights, a small vocabulary, and only as many experts as their share of memory
 //! holds), opened, and run: prompts of 512 and 2048 tokens, and single tokens behind 2048 others.
+//! Where a layer uses what another one has found out, both are run.
 //! The numbers are medians of each operator; with `cpu` they are processor time of a single
 //! thread, which counts for something on a machine that has other things to do. `FILTER` is a part
-//! of a layer's name; the filter `pairs` measures delta nets against full attention instead, turn
-//! by turn.
+//! of a layer's name; `pairs` measures delta nets against full attention instead, turn by turn.
 
 #![allow(clippy::unwrap_used, reason = "a failed set-up should stop at once")]
 
@@ -27,13 +27,14 @@ use std::time::Duration;
 const PROMPTS: [usize; 2] = [512, 2048];
 /// Single tokens of one sample.
 const TOKENS: usize = 16;
-/// Samples of every measurement.
-const SAMPLES: usize = 5;
-/// Turns of a comparison.
-const TURNS: usize = 9;
+/// Samples of every measurement, and turns of a comparison, unless it is said.
+const RUNS: usize = 5;
 
 struct Settings {
     filter: String,
+    /// Pairs instead of single layers.
+    pairs: bool,
+    runs: usize,
     encoding: Encoding,
     /// Parameters that the experts of a layer may have.
     experts: usize,
@@ -63,6 +64,8 @@ fn thread_time() -> Duration {
 fn main() {
     let mut settings = Settings {
         filter: String::new(),
+        pairs: false,
+        runs: RUNS,
         encoding: Encoding::Q4,
         experts: 400_000_000,
         cpu: false,
@@ -71,24 +74,26 @@ fn main() {
         match argument.as_str() {
             "--bench" => {}
             "cpu" => settings.cpu = true,
+            "pairs" => settings.pairs = true,
             "q4" => settings.encoding = Encoding::Q4,
             "q8" => settings.encoding = Encoding::Q8,
             "bf16" => settings.encoding = Encoding::Bf16,
-            other => match other.strip_prefix("experts=") {
-                Some(millions) => {
+            other => match other.split_once('=') {
+                Some(("experts", millions)) => {
                     settings.experts = millions.parse::<usize>().unwrap() * 1_000_000;
                 }
-                None => other.clone_into(&mut settings.filter),
+                Some(("runs", runs)) => settings.runs = runs.parse::<usize>().unwrap().max(1),
+                _ => other.clone_into(&mut settings.filter),
             },
         }
     }
-    if settings.filter == "pairs" {
-        shapes::pairs()
-            .iter()
-            .for_each(|pair| compare(&settings, pair));
+    let wanted = |shape: &Shape| shape.name.contains(&settings.filter);
+    if settings.pairs {
+        let pairs = shapes::pairs();
+        let pairs = pairs.iter().filter(|pair| pair.iter().any(wanted));
+        pairs.for_each(|pair| compare(&settings, pair));
         return;
     }
-    let wanted = |shape: &Shape| shape.name.contains(&settings.filter);
     for shape in shapes::all().iter().filter(|shape| wanted(shape)) {
         report(&settings, shape);
     }
@@ -113,7 +118,7 @@ fn open(settings: &Settings, shape: &Shape) -> Layer {
     };
     let model = Model::open(dir.path(), &options, &mut |_| {});
     let model = model.unwrap_or_else(|e| panic!("{}: {e}", shape.name));
-    assert_eq!(model.program().layers.len(), 1);
+    assert_eq!(model.program().layers.len(), shape.layers());
     model.set_profiling(Some(match settings.cpu {
         true => TimeSource::Other(thread_time),
         false => TimeSource::Wall,
@@ -140,10 +145,10 @@ fn step(model: &Model, session: &mut Session, tokens: &[u32]) {
     model.step(&mut [span], &Cancel::new()).unwrap();
 }
 
-/// A prompt in a new session, and what it cost.
-fn prompt(model: &Model, count: usize) -> (Session, Profile) {
+/// A prompt in a new session that has room for `more` tokens, and what it cost.
+fn prompt(model: &Model, count: usize, more: usize) -> (Session, Profile) {
     let mut session = model.session();
-    session.reserve(count + SAMPLES * TOKENS + 1).unwrap();
+    session.reserve(count + more + 1).unwrap();
     let _ = model.take_profile();
     step(model, &mut session, &tokens(count));
     (session, model.take_profile())
@@ -162,15 +167,16 @@ fn median(samples: impl Iterator<Item = Duration>) -> Duration {
 
 fn report(settings: &Settings, shape: &Shape) {
     let Layer { model, experts } = open(settings, shape);
-    prompt(&model, PROMPTS[0]);
+    prompt(&model, PROMPTS[0], 0);
     let mut columns: Vec<(f64, Vec<Profile>)> = Vec::new();
     for count in PROMPTS {
-        let samples = (0..SAMPLES).map(|_| prompt(&model, count).1).collect();
+        let samples = (0..settings.runs).map(|_| prompt(&model, count, 0).1);
+        let samples = samples.collect();
         columns.push((1.0, samples));
     }
-    let (mut session, _) = prompt(&model, PROMPTS[1]);
+    let (mut session, _) = prompt(&model, PROMPTS[1], settings.runs * TOKENS);
     let mut samples = Vec::new();
-    for _ in 0..SAMPLES {
+    for _ in 0..settings.runs {
         for token in tokens(TOKENS) {
             step(&model, &mut session, &[token]);
         }
@@ -234,7 +240,7 @@ fn compare(settings: &Settings, [recurrent, full]: &[Shape; 2]) {
     let layers = [recurrent, full].map(|shape| open(settings, shape));
     let count = PROMPTS[1];
     layers.iter().for_each(|layer| {
-        prompt(&layer.model, count);
+        prompt(&layer.model, count, 0);
     });
     let mixer = |p: &Profile| {
         let ffn = [
@@ -247,12 +253,12 @@ fn compare(settings: &Settings, [recurrent, full]: &[Shape; 2]) {
         layer_time(p) - ffn.iter().map(|&operator| p.of(operator)).sum()
     };
     let (mut layer_ratios, mut mixer_ratios, mut times) = (Vec::new(), Vec::new(), Vec::new());
-    for turn in 0..TURNS {
+    for turn in 0..settings.runs {
         // Who goes first changes, so that a drift favours no one.
         let order = if turn % 2 == 0 { [0, 1] } else { [1, 0] };
         let mut profiles = [Profile::default(), Profile::default()];
         for index in order {
-            profiles[index] = prompt(&layers[index].model, count).1;
+            profiles[index] = prompt(&layers[index].model, count, 0).1;
         }
         let seconds =
             |part: &dyn Fn(&Profile) -> Duration| [0, 1].map(|i| part(&profiles[i]).as_secs_f64());
@@ -261,18 +267,20 @@ fn compare(settings: &Settings, [recurrent, full]: &[Shape; 2]) {
         mixer_ratios.push(d / c);
         times.push([c, d]);
     }
-    let middle = |mut values: Vec<f64>| {
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
-    };
-    let [a, b] = [0, 1].map(|i| middle(times.iter().map(|t| t[i] * 1e3).collect()));
+    let [a, b] = [0, 1].map(|i| spread(times.iter().map(|t| t[i] * 1e3).collect())[1]);
     println!(
-        "{} against {} at {count} tokens ({}): speed {:.2} x as a layer, {:.2} x as a mixer \
-         ({a:.1} ms against {b:.1} ms), medians of {TURNS} turns",
-        recurrent.name,
-        full.name,
-        settings.encoding,
-        middle(layer_ratios),
-        middle(mixer_ratios),
+        "{} against {} at {count} tokens ({}), medians of {} turns and extremes:",
+        recurrent.name, full.name, settings.encoding, settings.runs
     );
+    for (what, ratios) in [("layer", layer_ratios), ("mixer", mixer_ratios)] {
+        let [least, middle, most] = spread(ratios);
+        println!("  as a {what} {middle:.2} x as fast ({least:.2} to {most:.2})");
+    }
+    println!("  mixers {a:.1} ms against {b:.1} ms");
+}
+
+/// The smallest, the median, and the largest.
+fn spread(mut values: Vec<f64>) -> [f64; 3] {
+    values.sort_by(f64::total_cmp);
+    [0, values.len() / 2, values.len() - 1].map(|at| values[at])
 }

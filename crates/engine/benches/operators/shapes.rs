@@ -63,23 +63,37 @@ impl Shape {
         }
         (config, counts)
     }
+
+    /// Layers that are run together.
+    pub(crate) fn layers(&self) -> usize {
+        let layers = self.keys["num_hidden_layers"].as_u64();
+        layers.and_then(|n| n.try_into().ok()).unwrap()
+    }
 }
 
 /// Every kind of layer.
 pub(crate) fn all() -> Vec<Shape> {
     let mut shapes = vec![olmoe()];
     shapes.extend([2048, 512].map(glm));
+    shapes.extend([1, 2].map(glm_dense));
     shapes.extend([true, false].map(inkling));
     shapes.extend([true, false].map(kimi));
     shapes.extend([true, false].map(qwen36));
-    shapes.extend([None, Some(2048), Some(512)].map(qwen38));
+    shapes.extend([true, false].map(qwen38_delta));
+    shapes.extend([2048, 512].map(qwen38));
     shapes.extend([[0, 512], [4, 512], [4, 128], [128, 512]].map(deepseek));
     shapes
 }
 
-/// Recurrent layers beside full attention of the same width.
-pub(crate) fn pairs() -> [[Shape; 2]; 2] {
-    [[qwen36(true), qwen36(false)], [kimi(true), kimi(false)]]
+/// Recurrent layers beside full attention of the same width: that of their own model, and for the
+/// one whose model has latent attention, a plain one of as many heads too.
+pub(crate) fn pairs() -> [[Shape; 2]; 4] {
+    [
+        [qwen36(true), qwen36(false)],
+        [qwen38_delta(false), qwen38(2048)],
+        [kimi(true), kimi(false)],
+        [kimi(true), kimi_plain()],
+    ]
 }
 
 fn olmoe() -> Shape {
@@ -125,6 +139,22 @@ fn glm(top_k: usize) -> Shape {
             parameters: 3 * 6144 * 2048,
         }),
     }
+}
+
+/// As many layers with dense units, of which the second takes the first one's selection.
+fn glm_dense(layers: usize) -> Shape {
+    let mut shape = glm(512);
+    let first = |word, other| [word, other][..layers].to_vec();
+    shape.name = match layers {
+        1 => "GLM-5.2 latent attention, selecting 512, dense",
+        _ => "GLM-5.2 latent attention, selecting 512, dense, and one that shares the selection",
+    };
+    shape.keys["num_hidden_layers"] = json!(layers);
+    shape.keys["indexer_types"] = json!(first("full", "shared"));
+    shape.keys["mlp_layer_types"] = json!(first("dense", "dense"));
+    shape.keys["first_k_dense_replace"] = json!(layers);
+    shape.experts = None;
+    shape
 }
 
 fn inkling(local: bool) -> Shape {
@@ -184,6 +214,18 @@ fn kimi(delta: bool) -> Shape {
     }
 }
 
+/// Attention with keys and values for every head of Kimi K3's delta attention, and a gate as there.
+/// Its feed-forward block is small: only mixers are worth comparing.
+fn kimi_plain() -> Shape {
+    let mut shape = qwen36(false);
+    shape.name = "full attention of 96 heads of 128";
+    shape.keys["hidden_size"] = json!(7168);
+    shape.keys["num_attention_heads"] = json!(96);
+    shape.keys["num_key_value_heads"] = json!(96);
+    shape.keys["head_dim"] = json!(128);
+    shape
+}
+
 fn qwen36(delta: bool) -> Shape {
     Shape {
         name: match delta {
@@ -216,27 +258,36 @@ fn kind(delta: bool) -> &'static str {
     }
 }
 
-/// A delta net, or block-sparse attention over the best `budget` tokens.
-fn qwen38(budget: Option<usize>) -> Shape {
+fn qwen38_delta(ngrams: bool) -> Shape {
+    let mut shape = qwen38(2048);
+    shape.name = match ngrams {
+        true => "Qwen3.8 delta net with n-grams",
+        false => "Qwen3.8 delta net",
+    };
+    shape.keys["layer_types"] = json!([kind(true)]);
+    shape.keys["ple_layer_ids"] = json!(if ngrams { vec![1] } else { vec![] });
+    shape
+}
+
+/// Block-sparse attention over the best `budget` tokens.
+fn qwen38(budget: usize) -> Shape {
     Shape {
         name: match budget {
-            None => "Qwen3.8 delta net with n-grams",
-            Some(2048) => "Qwen3.8 block-sparse attention",
-            Some(_) => "Qwen3.8 block-sparse attention, selecting 512",
+            2048 => "Qwen3.8 block-sparse attention",
+            _ => "Qwen3.8 block-sparse attention, selecting 512",
         },
         fixture: "qwen38-111",
         text: Some("text_config"),
         // The table of n-grams is cut down; a row is read from it as from the whole one.
         keys: json!({
-            "hidden_size": 2560, "num_hidden_layers": 1, "layer_types": [kind(budget.is_none())],
+            "hidden_size": 2560, "num_hidden_layers": 1, "layer_types": [kind(false)],
             "full_attention_interval": 4, "vocab_size": 1024, "num_attention_heads": 24,
             "num_key_value_heads": 2, "head_dim": 256, "linear_num_key_heads": 16,
             "linear_num_value_heads": 48, "linear_key_head_dim": 128,
             "linear_value_head_dim": 128, "num_experts": 512, "num_experts_per_tok": 10,
             "moe_intermediate_size": 640, "shared_expert_intermediate_size": 640,
             "hc_count": 4, "hc_lowrank": 320, "indexer_n_heads": 4, "indexer_head_dim": 128,
-            "indexer_budget": budget.unwrap_or(2048), "indexer_compress_ratio": 4,
-            "ple_layer_ids": if budget.is_none() { vec![1] } else { vec![] },
+            "indexer_budget": budget, "indexer_compress_ratio": 4, "ple_layer_ids": [],
             "ple_embed_dim": 2560, "ngram_size": 3, "heads_per_ngram": 8,
             "ngram_vocab_size_base": 20_000, "split_ngram_parts": 1, "eos_token_id": 1023,
             "max_position_embeddings": 262_144, "mtp_num_hidden_layers": 0, "mtp": null

@@ -30,8 +30,8 @@ pub(super) fn read_rotation(
     let dims = c.optional_count("qk_rope_head_dim", MAX_WIDTH);
     let partial = c.optional_number("partial_rotary_factor", Domain::Share);
     // Without it compressed entries rotate with `compress_rope_theta` as it is. The vendor's code
-    // (`original_seq_len` is 0 unless it is given) and transformers (`rope_type` is "default") agree
-    // on that; a release that extends its context says so here.
+    // (`original_seq_len` is 0 unless it is given) and transformers (`rope_type` is "default")
+    // agree on that; a release that extends its context says so here.
     let scaling = match c.object("rope_scaling") {
         Ok(Some(mut scaling)) => {
             let yarn = read_yarn(&mut scaling, "type");

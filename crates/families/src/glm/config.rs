@@ -250,9 +250,11 @@ fn read_layers(c: &mut ConfigReader<'_>) -> Result<Vec<Kind>, Rejected> {
     let selects = read_selects(c, count);
     // Written by newer exporters; every layer is of the one kind.
     if let Ok(Some(types)) = c.optional_texts("layer_types", MAX_LAYERS)
-        && types.iter().any(|&t| t != "indexed_attention")
+        && let Ok(count) = count
+        && (types.len() != count || types.iter().any(|&t| t != "indexed_attention"))
     {
-        let _ = c.reject("layer_types", r#"may only say "indexed_attention""#);
+        let message = format!(r#"is not "indexed_attention" {count} times"#);
+        let _ = c.reject("layer_types", message);
     }
     count?;
     let pairs = sparse?.into_iter().zip(selects?);
@@ -268,6 +270,7 @@ fn read_sparse(
     let dense = c.optional_whole("first_k_dense_replace", MAX_LAYERS);
     let types = c.optional_texts("mlp_layer_types", MAX_LAYERS);
     match (types?, dense?) {
+        // The list wins, as in transformers, whatever the older key says beside it.
         (Some(types), _) => choices(c, "mlp_layer_types", &types, ["dense", "sparse"], count?),
         (None, Some(dense)) => Ok((0..count?).map(|index| index >= dense).collect()),
         (None, None) => Err(c.reject(

@@ -8,6 +8,7 @@ use crate::config::{
 };
 use crate::sources::Sources;
 use serde_json::json;
+use std::collections::HashSet;
 
 /// Taps of a short convolution that are believed.
 const MAX_TAPS: usize = 64;
@@ -314,12 +315,23 @@ fn read_kinds(
     let first_sparse = c.optional_whole("dense_mlp_idx", most);
     let dense = read_types(c, "mlp_layer_types", ["dense", "sparse"], depth);
     let depth = depth?;
-    let ids = ids?.map(|ids| (0..depth).map(|i| ids.contains(&i)).collect());
+    let ids = ids?;
+    if let Some(id) = ids.as_deref().and_then(named_twice) {
+        let message = format!("names layer {id} once more");
+        return Err(c.reject("local_layer_ids", message));
+    }
+    let ids = ids.map(|ids| (0..depth).map(|i| ids.contains(&i)).collect());
     let local = settle(c, ["local_layer_ids", "layer_types"], ids, local?);
     let leading = first_sparse?.map(|n| (0..depth).map(|i| i < n).collect());
     let dense = settle(c, ["dense_mlp_idx", "mlp_layer_types"], leading, dense?);
     let kinds = local?.into_iter().zip(dense?);
     Ok(kinds.map(|(local, dense)| Kind { local, dense }).collect())
+}
+
+/// The first number that stands in a list before.
+fn named_twice(ids: &[usize]) -> Option<usize> {
+    let mut seen = HashSet::new();
+    ids.iter().copied().find(|id| !seen.insert(*id))
 }
 
 /// For each layer whether its type is the first of `types`.

@@ -38,8 +38,8 @@ pub enum Defect {
     },
     /// A constant of the model is another in the checkpoint than the configuration gives.
     #[error(
-        "tensor {tensor}: number {index} is {found}, but the configuration gives {expected}; one of \
-         the two belongs to another model"
+        "tensor {tensor}: number {index} is {found}, but the configuration gives {expected}; \
+         one of the two belongs to another model"
     )]
     StoredConstant {
         /// The tensor.
