@@ -3,7 +3,7 @@
 use crate::args::Speculate;
 use crate::demo;
 use crate::failure::Failure;
-use crate::progress::{Progress, Unit};
+use crate::progress::{self, Progress, Unit};
 use crate::terminal::Terminal;
 use lamella_container::Store;
 use lamella_engine::{Error, Model, Options};
@@ -53,29 +53,39 @@ pub(crate) fn open(
         progress.update(p.done, p.total)
     });
     progress.finish();
-    Ok(opened?)
+    let model = opened?;
+    if let Some(counts) = model.experts() {
+        terminal.note(&format!(
+            "{} of {} experts fit into memory ({}); the others are read from disk as they are needed",
+            counts.slots,
+            counts.experts,
+            progress::bytes(model.report().resident_bytes)
+        ));
+    }
+    Ok(model)
 }
 
 /// [`open`] with the draft heads that `who` asks for: `auto` takes them if there are any and memory
-/// holds them too.
+/// holds them beside everything else.
 fn open_to_draft(
     place: &Place,
     options: &Options,
     who: Speculate,
     terminal: &Terminal,
 ) -> anyhow::Result<Arc<Model>> {
-    let open = |draft| {
+    let open = |draft, experts_on_disk| {
         let options = Options {
             draft,
+            experts_on_disk,
             ..options.clone()
         };
         open(place, &options, terminal)
     };
     match who {
-        Speculate::Off | Speculate::Lookup => open(false),
-        Speculate::Head => open(true),
-        Speculate::Auto => open(true).or_else(|error| match error.downcast_ref::<Error>() {
-            Some(Error::NoDraft { .. } | Error::Memory { .. }) => open(false),
+        Speculate::Off | Speculate::Lookup => open(false, true),
+        Speculate::Head => open(true, true),
+        Speculate::Auto => open(true, false).or_else(|error| match error.downcast_ref::<Error>() {
+            Some(Error::NoDraft { .. } | Error::Memory { .. }) => open(false, true),
             _ => Err(error),
         }),
     }

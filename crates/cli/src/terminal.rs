@@ -2,6 +2,7 @@
 
 use crate::args::{OutputArgs, ProgressMode};
 use anyhow::Context;
+use lamella_engine::ExpertStatistics;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -131,6 +132,23 @@ fn visible(text: &str) -> String {
         }
     };
     text.chars().map(shown).collect()
+}
+
+/// Counts of experts that do not all fit into memory, as they are told in JSON.
+pub(crate) fn experts_json(counts: &ExpertStatistics) -> serde_json::Value {
+    serde_json::json!({
+        "experts": counts.experts,
+        "slots": counts.slots,
+        "uses": counts.uses,
+        "hits": counts.hits,
+        "bytes_read": counts.bytes_read,
+        "waited_ms": milliseconds(counts.waited),
+    })
+}
+
+/// A share in percent.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    format!("{:.0} %", part as f64 / whole.max(1) as f64 * 100.0)
 }
 
 /// Text in columns. Columns of numbers, but for the first, are aligned to the right.

@@ -48,3 +48,56 @@ fn too_little_address_space_is_named() {
     assert_eq!(ran.code, Some(4), "{ran:?}");
     assert!(ran.err.contains("ulimit -v"), "{ran:?}");
 }
+
+#[test]
+fn a_model_whose_experts_do_not_fit_answers_as_one_that_does() {
+    let world = World::new();
+    let ask = |more: &[&str]| {
+        let args = ["run", "demo", "What is the capital of Kenya?", "--json"];
+        world.run(args.iter().chain(more))
+    };
+    // The refusal says what is enough.
+    let mut limit = "4096".to_owned();
+    let least = loop {
+        let ran = ask(&["--memory", &limit, "--context", "256"]);
+        if ran.code == Some(0) {
+            break ran.json();
+        }
+        assert_eq!(ran.code, Some(4), "{ran:?}");
+        let told = ran.err.split(" = ").nth(1).unwrap();
+        let told = told.split(' ').next().unwrap().to_owned();
+        assert!(
+            told.parse::<u64>().unwrap() > limit.parse().unwrap(),
+            "{ran:?}"
+        );
+        limit = told;
+    };
+    let all = ask(&["--context", "256"]).json();
+    assert_eq!(least["text"], "The capital of Kenya is Nairobi.");
+    assert_eq!(least["ids"], all["ids"]);
+    assert!(all["experts"].is_null(), "{all}");
+    let counts = &least["experts"];
+    assert_eq!(counts["slots"], 1, "{counts}");
+    assert!(counts["bytes_read"].as_u64().unwrap() > 0, "{counts}");
+    let number = |name: &str| counts[name].as_u64().unwrap();
+    assert!(number("hits") < number("uses"), "{counts}");
+    // A person is told.
+    let args = ["run", "demo", "Hi", "--memory", &limit, "--context", "256"];
+    let ran = world.run(args);
+    ran.ok();
+    assert!(ran.err.contains("experts fit into memory"), "{ran:?}");
+    assert!(ran.err.contains("of experts in memory,"), "{ran:?}");
+    let bench = [
+        "bench",
+        "demo",
+        "-p",
+        "8",
+        "-n",
+        "4",
+        "-r",
+        "1",
+        "--no-bandwidth",
+    ];
+    let more = ["--memory", &limit, "--context", "256"];
+    assert!(world.run(bench.iter().chain(&more)).code == Some(0));
+}

@@ -3,7 +3,7 @@
 use crate::backend::{Backend, cpu, reference};
 use crate::cancel::Cancel;
 use crate::error::Error;
-use crate::experts::{ExpertStatistics, ExpertStore, Layers};
+use crate::experts::{Counts, ExpertStatistics, ExpertStore, Layers};
 use crate::identity::numeric_class;
 use crate::memory::{MemoryLimit, check_stacks};
 use crate::need::{Fit, fit};
@@ -29,6 +29,7 @@ pub struct Model {
     pub(crate) program: Arc<Program>,
     store: Arc<Store>,
     executor: Mutex<Executor>,
+    experts: Option<Arc<Counts>>,
     step_rows: usize,
     pub(crate) context: usize,
     pub(crate) part: Part,
@@ -138,7 +139,7 @@ impl Model {
         } = fit(&store, &program, options, shape)?;
         let store = Arc::new(store);
         weights::check_tables(&store, &choices)?;
-        let backend = prepare(
+        let (backend, experts) = prepare(
             &store,
             &program,
             (&choices, slots),
@@ -166,6 +167,7 @@ impl Model {
             program,
             store,
             executor: Mutex::new(Executor { backend, scratch }),
+            experts,
             step_rows: options.step_rows,
             context,
             part: options.part.clone(),
@@ -233,7 +235,7 @@ impl Model {
     /// What was counted of experts that do not all fit into memory; `None` if all are there.
     #[must_use]
     pub fn experts(&self) -> Option<ExpertStatistics> {
-        self.executor().backend.experts()
+        self.experts.as_ref().map(|counts| counts.statistics())
     }
 
     /// Runs all spans in one pass: all of it or, on failure or cancellation, nothing of it.
@@ -352,6 +354,9 @@ fn opened_program(store: &Store, options: &Options) -> Result<Program, Error> {
     Ok(program)
 }
 
+/// Who computes, and what is counted of experts that do not all fit.
+type Prepared = (Box<dyn Backend>, Option<Arc<Counts>>);
+
 /// Loads the operands into the backend that computes with them.
 fn prepare(
     store: &Arc<Store>,
@@ -360,7 +365,7 @@ fn prepare(
     options: &Options,
     shape: cpu::Shape,
     progress: &mut dyn FnMut(OpenProgress),
-) -> Result<Box<dyn Backend>, Error> {
+) -> Result<Prepared, Error> {
     let program = Arc::clone(program);
     Ok(match options.backend {
         BackendKind::Cpu => {
@@ -369,17 +374,16 @@ fn prepare(
             weights::check_streamed(store, choices)?;
             let layers = Layers::of(&program, choices)?;
             let experts = layers.map(|layers| ExpertStore::new(Arc::clone(store), layers, slots));
+            let experts = experts.transpose()?;
+            let counts = experts.as_ref().map(ExpertStore::counts);
             let store = Arc::clone(store);
-            Box::new(cpu::Cpu::new(
-                program,
-                store,
-                &options.part,
-                loaded,
-                experts.transpose()?,
-                shape,
-            )?)
+            let cpu = cpu::Cpu::new(program, store, &options.part, loaded, experts, shape)?;
+            (Box::new(cpu), counts)
         }
-        BackendKind::Reference => Box::new(reference::Reference::prepare(store, program, choices)?),
+        BackendKind::Reference => {
+            let reference = reference::Reference::prepare(store, program, choices)?;
+            (Box::new(reference), None)
+        }
     })
 }
 

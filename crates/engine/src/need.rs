@@ -83,7 +83,8 @@ pub(crate) fn fit(
             way = other;
         }
     }
-    if way.workspace.is_err() && options.backend == BackendKind::Cpu {
+    let may_stay = options.experts_on_disk && options.backend == BackendKind::Cpu;
+    if way.workspace.is_err() && may_stay {
         let choices = with_cached_experts(program, &way.choices);
         let other = Way::of(program, choices, options, shape)?;
         if other.workspace.is_ok() || other.total < way.total {

@@ -62,6 +62,9 @@ pub struct Options {
     /// Whether the draft heads are loaded, to guess tokens ahead
     /// ([`Model::draft_step`](crate::Model::draft_step)).
     pub draft: bool,
+    /// Whether routed experts that do not fit into memory may stay on disk and be read as steps need
+    /// them; otherwise such a model is refused.
+    pub experts_on_disk: bool,
     /// Which part of the model this node runs; nothing of the others is read.
     pub part: Part,
 }
@@ -82,6 +85,7 @@ impl Default for Options {
             context: None,
             step_rows: DEFAULT_STEP_ROWS,
             draft: false,
+            experts_on_disk: true,
             part: Part::Whole,
         }
     }

@@ -121,18 +121,68 @@ fn every_family_runs_with_a_single_expert_in_memory() {
     assert!(smaller > FAMILIES.len(), "{smaller}");
 }
 
-#[test]
-fn a_container_is_read_as_it_lies() {
+/// A container of q4 experts, in a directory that goes with the first value.
+fn container() -> (tempfile::TempDir, std::path::PathBuf, Vec<u32>) {
     let dir = repository("fixtures/olmoe-101");
-    let ids = reference_sequence(&dir);
     let temporary = tempfile::tempdir().expect("a directory");
     let container = temporary.path().join("q4");
     let source = Store::open(&dir, &lower).expect("a fixture");
     let settings = ConvertOptions::new(Keep::As(Encoding::Q4));
     let never = AtomicBool::new(false);
     convert(&source, &container, &settings, &mut |_| {}, &never).expect("converts");
+    (temporary, container, reference_sequence(&dir))
+}
+
+#[test]
+fn a_container_is_read_as_it_lies() {
+    let (_temporary, container, ids) = container();
     let counted = compare(&container, &ids, None).expect("experts are most of it");
     assert!(counted.bytes_read > 0);
+}
+
+#[test]
+fn damage_is_told_nothing_is_computed_from_it_and_the_conversation_goes_on() {
+    let (_temporary, container, ids) = container();
+    let least = least(&container, &options(None));
+    let model = within(&container, &options(None), least);
+    let mut session = model.session();
+    read(&model, &mut session, &ids[..10], 5);
+    let unit = match &model.program().layers[2].ffn.body {
+        lamella_program::block::Ffn::Routed(routed) => routed.unit.clone(),
+        other => panic!("{other:?}"),
+    };
+    let mut damaged = Vec::new();
+    for expert in 0..model.program().operand(unit.up).items() {
+        let record = model.store().stored(unit.up, Encoding::Q4, expert);
+        damaged.push(record.expect("it is stored"));
+    }
+    let file = model.store().file(damaged[0].file).expect("its file");
+    let sound = std::fs::read(file).expect("pack");
+    let mut content = sound.clone();
+    for record in &damaged {
+        content[(record.offset + record.length / 2) as usize] ^= 1;
+    }
+    std::fs::write(file, content).expect("damage");
+    let (cancel, mut out) = (Cancel::new(), Vec::new());
+    for _ in 0..2 {
+        let mut span = [Span {
+            session: &mut session,
+            tokens: &ids[10..13],
+            logits: Logits::All,
+            out: &mut out,
+        }];
+        let error = model.step(&mut span, &cancel).expect_err("it is damaged");
+        let name = &model.program().operand(unit.up).name;
+        assert!(error.to_string().contains(name.as_str()), "{error}");
+        assert!(session.position() == 10 && out.is_empty());
+    }
+    std::fs::write(file, sound).expect("repair");
+    let found = read(&model, &mut session, &ids[10..60], 3);
+    let all = open(&container, &options(None));
+    let mut undisturbed = all.session();
+    read(&all, &mut undisturbed, &ids[..10], 5);
+    let expected = read(&all, &mut undisturbed, &ids[10..60], 3);
+    assert!(bits(&found) == bits(&expected));
 }
 
 #[test]

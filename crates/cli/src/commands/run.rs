@@ -8,11 +8,12 @@ use crate::chat::{
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::model::{self, Place};
+use crate::progress;
 use crate::settings;
 use crate::terminal::{self, Terminal};
 use anyhow::Context;
 use lamella_engine::generate::Sampler;
-use lamella_engine::{Model, ModelSession};
+use lamella_engine::{ExpertStatistics, Model, ModelSession};
 use lamella_text::{Bundle, ChatOptions, StopStrings, ToolCall};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Read};
@@ -158,6 +159,7 @@ impl Printer<'_> {
             (wanted.thinking, wanted.reasoning_effort, wanted.tools) = (None, None, None);
         }
         let asked = asked(conversation, &wanted, &args.sampling)?;
+        let before = self.model.experts();
         let answer = self.shown(|tell| {
             if args.raw {
                 return conversation.continue_text(prompt, &asked, tell);
@@ -165,7 +167,7 @@ impl Printer<'_> {
             conversation.say(prompt);
             conversation.answer(&asked, tell)
         })?;
-        self.finish(&answer)?;
+        self.finish(&answer, before)?;
         if answer.end == End::Interrupted {
             Err(Failure::interrupted())
         } else {
@@ -188,15 +190,18 @@ impl Printer<'_> {
         Ok(given)
     }
 
-    fn finish(&self, answer: &Answer) -> anyhow::Result<()> {
+    /// Ends an answer; `before` are the counts of experts when it began.
+    fn finish(&self, answer: &Answer, before: Option<ExpertStatistics>) -> anyhow::Result<()> {
+        let experts = self.model.experts().zip(before);
+        let experts = experts.map(|(now, before)| now.since(&before));
         if self.json {
-            return terminal::print_json(&self.to_json(answer));
+            return terminal::print_json(&self.to_json(answer, experts));
         }
-        self.terminal.note(&summary(answer));
+        self.terminal.note(&summary(answer, experts));
         Ok(())
     }
 
-    fn to_json(&self, answer: &Answer) -> serde_json::Value {
+    fn to_json(&self, answer: &Answer, experts: Option<ExpertStatistics>) -> serde_json::Value {
         let read = answer.prompt_tokens - answer.cached_tokens;
         json!({
             "text": answer.said.content,
@@ -225,6 +230,7 @@ impl Printer<'_> {
                 "mean_accepted": stats.mean_accepted(),
                 "read_again": stats.read_again,
             })),
+            "experts": experts.map(|counts| terminal::experts_json(&counts)),
         })
     }
 }
@@ -236,9 +242,10 @@ impl Voice for Printer<'_> {
         settings: &ChatSettings,
     ) -> anyhow::Result<()> {
         let asked = asked(conversation, &settings.answer, &settings.sampling)?;
+        let before = self.model.experts();
         let answer = self.shown(|tell| conversation.answer(&asked, tell))?;
         self.interrupt.reset();
-        self.finish(&answer)
+        self.finish(&answer, before)
     }
 
     fn failed(&self, message: &str) -> anyhow::Result<()> {
@@ -268,7 +275,7 @@ fn call(call: &ToolCall) -> Value {
 }
 
 /// The line under an answer.
-fn summary(answer: &Answer) -> String {
+fn summary(answer: &Answer, experts: Option<ExpertStatistics>) -> String {
     let read = answer.prompt_tokens - answer.cached_tokens;
     let cached = match answer.cached_tokens {
         0 => String::new(),
@@ -280,8 +287,15 @@ fn summary(answer: &Answer) -> String {
         }
         _ => String::new(),
     };
+    let experts = experts.map_or(String::new(), |counts| {
+        format!(
+            ", {} of experts in memory, {} read",
+            terminal::percent(counts.hits, counts.uses),
+            progress::bytes(counts.bytes_read)
+        )
+    });
     format!(
-        "[prompt {read} tokens{cached}{}, answer {} tokens{}{drafts}, {}]",
+        "[prompt {read} tokens{cached}{}, answer {} tokens{}{drafts}{experts}, {}]",
         terminal::speed(read, answer.prompt_time),
         answer.ids.len(),
         terminal::speed(answer.decoded_tokens, answer.decode_time),

@@ -9,7 +9,6 @@ pub(crate) mod reference;
 
 use crate::cancel::Cancel;
 use crate::error::Error;
-use crate::experts::ExpertStatistics;
 use crate::profile::Clock;
 use crate::state::RowLayout;
 use crate::step::Span;
@@ -91,11 +90,6 @@ pub(crate) struct Segment {
 pub(crate) trait Backend: Send {
     /// Bytes of weights held in memory.
     fn resident_bytes(&self) -> u64;
-
-    /// What was counted of experts that do not all fit into memory; `None` if all are there.
-    fn experts(&self) -> Option<ExpertStatistics> {
-        None
-    }
 
     /// How rows lie in the pages of state item `item` of layer `layer`.
     fn row_layout(&self, _layer: usize, _item: usize) -> RowLayout {

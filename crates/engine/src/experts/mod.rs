@@ -17,7 +17,7 @@ mod store;
 pub use policy::PolicyKind;
 pub use replay::{Replayed, Trace};
 pub use store::ExpertStatistics;
-pub(crate) use store::{ExpertStore, Layers, Which, expert_operands};
+pub(crate) use store::{Counts, ExpertStore, Layers, Which, expert_operands};
 
 #[cfg(test)]
 mod tests;

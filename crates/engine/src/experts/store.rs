@@ -10,6 +10,7 @@ use lamella_kernels::{Matrix, Pool};
 use lamella_program::block::{Ffn, GatedUnit, Routed};
 use lamella_program::{OperandId, Program};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -120,6 +121,36 @@ fn operands(unit: &GatedUnit) -> [OperandId; 3] {
     [unit.gate, unit.up, unit.down]
 }
 
+/// Counts that others read while steps go on.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    experts: AtomicU64,
+    slots: AtomicU64,
+    uses: AtomicU64,
+    hits: AtomicU64,
+    bytes_read: AtomicU64,
+    waited_nanoseconds: AtomicU64,
+}
+
+impl Counts {
+    /// What was counted so far.
+    pub(crate) fn statistics(&self) -> ExpertStatistics {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        ExpertStatistics {
+            experts: read(&self.experts),
+            slots: read(&self.slots),
+            uses: read(&self.uses),
+            hits: read(&self.hits),
+            bytes_read: read(&self.bytes_read),
+            waited: Duration::from_nanos(read(&self.waited_nanoseconds)),
+        }
+    }
+}
+
+fn add(count: &AtomicU64, more: u64) {
+    count.fetch_add(more, Ordering::Relaxed);
+}
+
 /// How often what was needed was in memory, and what it took where it was not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExpertStatistics {
@@ -137,6 +168,20 @@ pub struct ExpertStatistics {
     pub waited: Duration,
 }
 
+impl ExpertStatistics {
+    /// What was counted after `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &ExpertStatistics) -> ExpertStatistics {
+        ExpertStatistics {
+            uses: self.uses.saturating_sub(earlier.uses),
+            hits: self.hits.saturating_sub(earlier.hits),
+            bytes_read: self.bytes_read.saturating_sub(earlier.bytes_read),
+            waited: self.waited.saturating_sub(earlier.waited),
+            ..*self
+        }
+    }
+}
+
 /// Slots, and what is in them.
 pub(crate) struct ExpertStore {
     source: Arc<Store>,
@@ -148,7 +193,9 @@ pub(crate) struct ExpertStore {
     records: Vec<u32>,
     /// The bank that was asked for last.
     last: usize,
-    statistics: ExpertStatistics,
+    /// Slots there are.
+    most: usize,
+    counts: Arc<Counts>,
 }
 
 /// An expert on its way into its slot.
@@ -172,11 +219,12 @@ impl ExpertStore {
             held: Vec::new(),
             records: Vec::new(),
             last: 0,
-            statistics: ExpertStatistics {
-                experts: u64::from(records),
-                slots: u64::from(slots),
-                ..ExpertStatistics::default()
-            },
+            most: slots as usize,
+            counts: Arc::new(Counts {
+                experts: u64::from(records).into(),
+                slots: u64::from(slots).into(),
+                ..Counts::default()
+            }),
             layers,
         })
     }
@@ -186,9 +234,9 @@ impl ExpertStore {
         Buffer::taken(self.slots.len())
     }
 
-    /// What was counted so far.
-    pub(crate) fn statistics(&self) -> ExpertStatistics {
-        self.statistics
+    /// What is counted.
+    pub(crate) fn counts(&self) -> Arc<Counts> {
+        Arc::clone(&self.counts)
     }
 
     /// Has the first of `experts` of layer `layer` in memory, as many as there are slots for; how
@@ -211,7 +259,7 @@ impl ExpertStore {
         if bank < std::mem::replace(&mut self.last, bank) {
             self.cache.token();
         }
-        let count = experts.len().min(self.statistics.slots as usize);
+        let count = experts.len().min(self.most);
         let first = self.layers.banks[bank].first;
         self.records.clear();
         self.records
@@ -229,16 +277,17 @@ impl ExpertStore {
                 Place::Full => unreachable!("no more are asked for than there are slots"),
             }
         }
-        self.statistics.uses += count as u64;
-        self.statistics.hits += (count - missing.len()) as u64;
+        add(&self.counts.uses, count as u64);
+        add(&self.counts.hits, (count - missing.len()) as u64);
         if missing.is_empty() {
             return Ok(count);
         }
         let start = Instant::now();
         let read = self.read(bank, &missing, pool, cancel);
-        self.statistics.waited += start.elapsed();
+        let waited = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        add(&self.counts.waited_nanoseconds, waited);
         match read {
-            Ok(bytes) => self.statistics.bytes_read += bytes,
+            Ok(bytes) => add(&self.counts.bytes_read, bytes),
             Err(error) => {
                 for index in missing {
                     self.cache.remove(self.records[index]);

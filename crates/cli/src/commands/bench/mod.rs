@@ -59,6 +59,11 @@ struct Line {
     active_bytes: u64,
     /// Share of the read bandwidth that the weights of a decode step take up.
     bandwidth_share: Option<f64>,
+    /// What was counted of experts, where not all fit into memory.
+    experts: Option<serde_json::Value>,
+    /// Share of the uses of experts that found them in memory.
+    #[serde(skip)]
+    hits: Option<String>,
 }
 
 /// Read bandwidth of the memory, in bytes per second.
@@ -180,9 +185,14 @@ fn print(
         ));
     }
     let rows: Vec<Vec<String>> = lines.iter().map(row).collect();
+    // Weights that are read from disk take no share of the memory's bandwidth.
+    let last = match lines.iter().any(|line| line.hits.is_some()) {
+        true => "experts in memory",
+        false => "bandwidth",
+    };
     text.push('\n');
     text.push_str(&terminal::columns(
-        &["test", "threads", "tok/s", "±", "bandwidth"],
+        &["test", "threads", "tok/s", "±", last],
         &rows,
     ));
     terminal::print(&text)
@@ -197,7 +207,7 @@ fn row(line: &Line) -> Vec<String> {
         line.threads.to_string(),
         format!("{:.2}", line.mean),
         format!("{:.2}", line.deviation),
-        share.unwrap_or_default(),
+        line.hits.clone().or(share).unwrap_or_default(),
     ]
 }
 
@@ -217,8 +227,12 @@ impl Bench<'_> {
         bandwidth: Option<Bandwidth>,
     ) -> anyhow::Result<Line> {
         let mut rates = Vec::with_capacity(self.args.repeat);
+        let mut before = None;
         for repetition in 0..=self.args.repeat {
             let seed = repetition as u64;
+            if repetition == 1 {
+                before = model.experts();
+            }
             let (tokens, time) = match test {
                 Test::Prompt(tokens) => self.prompt(model, tokens, seed)?,
                 Test::Decode { tokens, batch } => self.decode(model, tokens, batch, seed)?,
@@ -230,6 +244,8 @@ impl Bench<'_> {
             self.done += 1;
             self.progress.update(self.done, self.total);
         }
+        let experts = model.experts().zip(before);
+        let experts = experts.map(|(now, before)| now.since(&before));
         let (mean, deviation) = statistics(&rates);
         let active_bytes = weights::active_bytes(model, self.args.engine.encoding);
         let (tokens, batch) = match test {
@@ -237,7 +253,7 @@ impl Bench<'_> {
             Test::Decode { tokens, batch } => (tokens, batch),
         };
         // Conversations decoded together share weights: their bytes cannot be told from outside.
-        let share = bandwidth.filter(|_| batch == 1);
+        let share = bandwidth.filter(|_| batch == 1 && experts.is_none());
         Ok(Line {
             test: name(test),
             threads: model.report().threads,
@@ -248,6 +264,8 @@ impl Bench<'_> {
             rates,
             active_bytes,
             bandwidth_share: share.map(|b| mean * active_bytes as f64 / b.bytes_per_second),
+            hits: experts.map(|counts| terminal::percent(counts.hits, counts.uses)),
+            experts: experts.map(|counts| terminal::experts_json(&counts)),
         })
     }
 

@@ -21,7 +21,7 @@ mod work;
 use super::{Backend, Segment, join_rows, split_rows};
 use crate::cancel::Cancel;
 use crate::error::Error;
-use crate::experts::{ExpertStatistics, ExpertStore};
+use crate::experts::ExpertStore;
 use crate::memory::Buffer;
 use crate::profile::{Clock, Operator};
 use crate::state::{RowLayout, item_names};
@@ -297,10 +297,6 @@ impl Backend for Cpu {
     fn resident_bytes(&self) -> u64 {
         let loaded = self.core.weights.iter().map(Loaded::mapped);
         loaded.sum::<u64>() + self.experts.as_ref().map_or(0, ExpertStore::mapped)
-    }
-
-    fn experts(&self) -> Option<ExpertStatistics> {
-        self.experts.as_ref().map(ExpertStore::statistics)
     }
 
     fn embed(&mut self, segments: &[Segment], tokens: &[u32]) -> Result<(), Error> {
