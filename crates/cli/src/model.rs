@@ -56,7 +56,7 @@ pub(crate) fn open(
     let model = opened?;
     if let Some(counts) = model.experts() {
         terminal.note(&format!(
-            "{} of {} experts fit into memory ({}); the others are read from disk as they are needed",
+            "{} of {} experts fit into memory ({}); the others are read from disk when needed",
             counts.slots,
             counts.experts,
             progress::bytes(model.report().resident_bytes)

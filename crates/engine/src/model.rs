@@ -132,37 +132,26 @@ impl Model {
             threads,
             isa,
         };
-        let Fit {
-            choices,
-            workspace: workspace_bytes,
-            slots,
-        } = fit(&store, &program, options, shape)?;
-        let store = Arc::new(store);
-        weights::check_tables(&store, &choices)?;
-        let (backend, experts) = prepare(
-            &store,
-            &program,
-            (&choices, slots),
-            options,
-            shape,
-            progress,
-        )?;
+        let fit = fit(&store, &program, options, shape)?;
+        let (store, choices) = (Arc::new(store), &fit.choices);
+        weights::check_tables(&store, choices)?;
+        let (backend, experts) = prepare(&store, &program, &fit, options, shape, progress)?;
         let report = Report {
             backend: options.backend,
             isa: (options.backend == BackendKind::Cpu).then_some(isa),
             threads,
             resident_bytes: backend.resident_bytes(),
-            streamed_bytes: weights::streamed_bytes(&program, &choices),
-            workspace_bytes,
+            streamed_bytes: weights::streamed_bytes(&program, choices),
+            workspace_bytes: fit.workspace,
             state_bytes_per_token: state::part_bytes_per_token(&program, &options.part) as u64,
             draft_state_bytes_per_token: state::draft_bytes_per_token(&program) as u64,
             context,
-            encodings: elements_by_encoding(&program, &choices),
+            encodings: elements_by_encoding(&program, choices),
             open_time: start.elapsed(),
         };
         let scratch = StepScratch::new(&program, &options.part, options.step_rows)?;
         let depths = program.depths().iter().map(|_| Arc::new(())).collect();
-        let numeric_class = numeric_class(&program, &choices, options.backend);
+        let numeric_class = numeric_class(&program, choices, options.backend);
         Ok(Arc::new(Model {
             program,
             store,
@@ -174,7 +163,7 @@ impl Model {
             report,
             identity: Arc::new(()),
             numeric_class,
-            held: held_operands(&choices),
+            held: held_operands(choices),
             digest: Mutex::new(None),
             depths,
         }))
@@ -361,19 +350,20 @@ type Prepared = (Box<dyn Backend>, Option<Arc<Counts>>);
 fn prepare(
     store: &Arc<Store>,
     program: &Arc<Program>,
-    (choices, slots): (&[Choice], u32),
+    fit: &Fit,
     options: &Options,
     shape: cpu::Shape,
     progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<Prepared, Error> {
-    let program = Arc::clone(program);
+    let (program, choices) = (Arc::clone(program), &fit.choices);
     Ok(match options.backend {
         BackendKind::Cpu => {
             check_stacks(shape.threads)?;
             let loaded = weights::load_all(store, choices, shape.threads, progress)?;
             weights::check_streamed(store, choices)?;
             let layers = Layers::of(&program, choices)?;
-            let experts = layers.map(|layers| ExpertStore::new(Arc::clone(store), layers, slots));
+            let experts =
+                layers.map(|layers| ExpertStore::new(Arc::clone(store), layers, fit.slots));
             let experts = experts.transpose()?;
             let counts = experts.as_ref().map(ExpertStore::counts);
             let store = Arc::clone(store);

@@ -62,8 +62,8 @@ pub struct Options {
     /// Whether the draft heads are loaded, to guess tokens ahead
     /// ([`Model::draft_step`](crate::Model::draft_step)).
     pub draft: bool,
-    /// Whether routed experts that do not fit into memory may stay on disk and be read as steps need
-    /// them; otherwise such a model is refused.
+    /// Whether routed experts that do not fit into memory may stay on disk, to be read when a step
+    /// needs them; otherwise such a model is refused.
     pub experts_on_disk: bool,
     /// Which part of the model this node runs; nothing of the others is read.
     pub part: Part,

@@ -69,8 +69,8 @@ fn whole(path: &Path, options: &Options, least: u64) -> u64 {
     all
 }
 
-/// Runs `path` at several limits against all of it in memory; what the least one counted, if less is
-/// taken without some of the experts.
+/// Runs `path` at several limits against all of it in memory; what the least one counted, if it
+/// takes less with some of the experts on disk.
 fn compare(path: &Path, ids: &[u32], want: Option<Encoding>) -> Option<ExpertStatistics> {
     let options = options(want);
     let all = open(path, &options);
