@@ -198,6 +198,7 @@ impl Model {
             &self.program,
             &self.part,
             self.context,
+            self.report.backend,
         )
     }
 
