@@ -172,26 +172,36 @@ impl Checkpoint {
         Ok(*hasher.finalize().as_bytes())
     }
 
-    /// Digest of the configuration and of the named tensors: what they are, and both ends of their
-    /// bytes.
+    /// Digest of the configuration and of the named tensors: what they are, and a
+    /// [`sample`](Sample::of) of their bytes.
     pub(crate) fn digest_of<'a>(
         &self,
         tensors: impl Iterator<Item = &'a str>,
     ) -> Result<[u8; 32], Error> {
-        const END: u64 = 512;
-        let mut hasher = blake3::Hasher::new_derive_key("lamella checkpoint model v1");
+        /// Tensors whose bytes are asked for ahead of the reading.
+        const AHEAD: usize = 256;
+        let mut hasher = blake3::Hasher::new_derive_key("lamella checkpoint model v2");
         hasher.update(self.config.as_bytes());
-        let mut bytes = [0; END as usize];
-        for name in tensors {
-            let Some((tensor, location)) = self.find(name) else {
-                continue;
-            };
-            hasher.update(format!("{name}\0{}\0{:?}\0", tensor.dtype, tensor.shape).as_bytes());
-            let length = location.length.min(END);
-            let end = &mut bytes[..length as usize];
-            for start in [0, location.length - length] {
-                self.read_at(location.file, location.offset + start, end)?;
-                hasher.update(end);
+        let found = tensors.filter_map(|name| self.find(name));
+        let samples = found.map(|(tensor, at)| (tensor, at, Sample::of(&tensor.name, at.length)));
+        let samples: Vec<_> = samples.collect();
+        let mut bytes = [0; Sample::WHOLE as usize];
+        for samples in samples.chunks(AHEAD) {
+            for (_, at, sample) in samples {
+                for start in sample.starts() {
+                    self.files[at.file as usize].will_need(at.offset + start, sample.piece);
+                }
+            }
+            for (tensor, at, sample) in samples {
+                let TensorInfo {
+                    name, dtype, shape, ..
+                } = tensor;
+                hasher.update(format!("{name}\0{dtype}\0{shape:?}\0").as_bytes());
+                let piece = &mut bytes[..sample.piece as usize];
+                for start in sample.starts() {
+                    self.read_at(at.file, at.offset + start, piece)?;
+                    hasher.update(piece);
+                }
             }
         }
         Ok(*hasher.finalize().as_bytes())
@@ -299,6 +309,50 @@ impl Checkpoint {
                 tensor: self.tensors[i].name.clone(),
             }),
         }
+    }
+}
+
+/// Which bytes of a tensor stand for all of them: a short tensor wholly, of others a piece of both
+/// ends, of the middle, and of places that follow from the name, so that those of many tensors are
+/// everywhere. Training moves most numbers of a tensor, and a piece has hundreds.
+struct Sample {
+    starts: [u64; Sample::PIECES],
+    /// How many of them there are.
+    count: usize,
+    /// Bytes from each on.
+    piece: u64,
+}
+
+impl Sample {
+    const PIECES: usize = 6;
+    const PIECE: u64 = 1 << 10;
+    /// Most bytes of a tensor that is read wholly.
+    const WHOLE: u64 = 16 << 10;
+
+    fn of(name: &str, length: u64) -> Sample {
+        if length <= Sample::WHOLE {
+            return Sample {
+                starts: [0; Sample::PIECES],
+                count: 1,
+                piece: length,
+            };
+        }
+        let last = length - Sample::PIECE;
+        let digest = *blake3::hash(name.as_bytes()).as_bytes();
+        let mut starts = [0; Sample::PIECES];
+        for (start, bytes) in starts.iter_mut().zip(digest.as_chunks::<8>().0) {
+            *start = u64::from_le_bytes(*bytes) % (last + 1);
+        }
+        starts[3..].copy_from_slice(&[0, last / 2, last]);
+        Sample {
+            starts,
+            count: Sample::PIECES,
+            piece: Sample::PIECE,
+        }
+    }
+
+    fn starts(&self) -> impl Iterator<Item = u64> {
+        self.starts.into_iter().take(self.count)
     }
 }
 

@@ -37,6 +37,18 @@ impl DataFile {
         read_exact_at(&self.file, buffer, offset).map_err(|e| Error::io(&self.path, "read", e))
     }
 
+    /// Asks the system for bytes that will be read, which it fetches meanwhile: many at once, where
+    /// the disk can. A wish, and nothing where it cannot be made.
+    pub(crate) fn will_need(&self, offset: u64, length: u64) {
+        #[cfg(target_os = "linux")]
+        if let Some(length) = std::num::NonZeroU64::new(length) {
+            let advice = rustix::fs::Advice::WillNeed;
+            let _ = rustix::fs::fadvise(&self.file, offset, Some(length), advice);
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (offset, length);
+    }
+
     /// When the file was last changed, in nanoseconds since 1970; 0 where that is unknown.
     pub(crate) fn modified(&self) -> u128 {
         let modified = self.file.metadata().and_then(|m| m.modified()).ok();

@@ -481,9 +481,10 @@ impl Store {
     }
 
     /// Digest of the model as far as `operands` go, the same wherever its files lie. For a
-    /// container it follows from the identity; for a checkpoint from `config.json` and the name,
-    /// type, shape and both ends of every tensor that these operands are made of: no other tensor
-    /// is read.
+    /// container it follows from the identity, the root of all digests; for a checkpoint from
+    /// `config.json` and the name, type, shape and a sample of every tensor that these operands are
+    /// made of: all of one of at most 16 KiB, of others 1 KiB of both ends, of the middle and of
+    /// three places that follow from the name. No other tensor is read.
     ///
     /// # Errors
     /// If a tensor cannot be read.

@@ -20,7 +20,7 @@
 //! };
 //!
 //! let mut pages = model.session();
-//! let mut rows = model.row_state();
+//! let mut rows = model.row_state()?;
 //! let mut answers = [Vec::new(), Vec::new()];
 //! let logits = model.prefill_into(&prompt, &mut pages)?;
 //! let mut session = model.session_with_state(&mut pages)?;
@@ -105,19 +105,18 @@ impl Held<'_> {
 
 impl Model {
     /// Empty continuation state in plain rows. The like in pages is a [`session`](Model::session).
-    #[must_use]
-    pub fn row_state(&self) -> RowState {
-        RowState::of(
-            &self.program,
-            self.executor().backend.as_ref(),
-            &self.session(),
-        )
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if the system refuses memory.
+    pub fn row_state(&self) -> Result<RowState, Error> {
+        RowState::like(&self.program, &self.session())
     }
 
     /// A conversation that goes on where `state` is, a `&mut Session` or a `&mut RowState`.
     ///
     /// # Errors
-    /// [`Error::ForeignSession`] if another model has made the state.
+    /// [`Error::ForeignSession`] if another model has made the state; [`Error::Allocation`] if the
+    /// system has no memory for the copy of rows in pages.
     pub fn session_with_state<'s>(
         &'s self,
         state: impl Into<StateRef<'s>>,
@@ -126,7 +125,7 @@ impl Model {
             StateRef::Paged(session) if session.belongs_to(&self.identity) => Held::Paged(session),
             StateRef::Rows(rows) if rows.belongs_to(&self.identity) => {
                 let mut pages = Box::new(self.session());
-                rows.fill(self.executor().backend.as_ref(), &mut pages);
+                rows.fill(&mut pages)?;
                 Held::Rows { rows, pages }
             }
             _ => return Err(Error::ForeignSession),
@@ -181,6 +180,9 @@ impl LogitsSession for StateSession<'_> {
     }
 
     fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
+        if let Held::Rows { rows, pages } = &mut self.state {
+            rows.reserve(pages, tokens.len())?;
+        }
         let span = Span {
             session: self.state.session_mut(),
             tokens,
@@ -189,7 +191,7 @@ impl LogitsSession for StateSession<'_> {
         };
         self.model.step(&mut [span], &self.cancel)?;
         if let Held::Rows { rows, pages } = &mut self.state {
-            rows.follow(self.model.executor().backend.as_ref(), pages);
+            rows.follow(pages);
         }
         Ok(&self.logits)
     }

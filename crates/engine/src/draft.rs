@@ -5,6 +5,7 @@
 
 use crate::cancel::Cancel;
 use crate::error::Error;
+use crate::memory::room;
 use crate::model::Model;
 use crate::state::Session;
 use crate::step::{Entry, Span};
@@ -30,6 +31,7 @@ impl Model {
             &self.program,
             depth,
             self.context,
+            self.report().backend,
         ))
     }
 
@@ -109,12 +111,14 @@ fn into_lists(
     width: usize,
     step: impl FnOnce(&mut [Span<'_>], &mut [&mut [f32]]) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    for (span, list) in spans.iter().zip(lists.iter_mut()) {
-        list.clear();
+    lists.iter_mut().for_each(Vec::clear);
+    let mut sized = spans.iter().zip(lists.iter_mut()).map(|(span, list)| {
+        room(list, span.tokens.len().saturating_mul(width))?;
         list.resize(span.tokens.len() * width, 0.0);
-    }
-    let mut rows: Vec<_> = lists.iter_mut().map(Vec::as_mut_slice).collect();
-    let result = step(spans, &mut rows);
+        Ok(list.as_mut_slice())
+    });
+    let rows: Result<Vec<_>, Error> = sized.by_ref().collect();
+    let result = rows.and_then(|mut rows| step(spans, &mut rows));
     if result.is_err() {
         lists.iter_mut().for_each(Vec::clear);
     }

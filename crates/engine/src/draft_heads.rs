@@ -10,6 +10,7 @@
 use crate::cancel::Cancel;
 use crate::error::Error;
 use crate::generate::{Drafter, MOST_DRAFTS, Outlook, Sampler, Sampling};
+use crate::memory::room;
 use crate::model::Model;
 use crate::model_session::ModelSession;
 use crate::state::{Checkpoint, Session};
@@ -144,7 +145,13 @@ impl DraftHeads {
             self.cold |= start > self.received;
             return;
         }
-        self.depths[0].queue.extend_from_slice(&rows[known..]);
+        let queue = &mut self.depths[0].queue;
+        if room(queue, rows.len() - known).is_err() {
+            // Without memory for guesses there are none, and the conversation goes on.
+            self.cold = true;
+            return;
+        }
+        queue.extend_from_slice(&rows[known..]);
         self.received = start + rows.len() / self.width;
     }
 
@@ -183,14 +190,17 @@ impl DraftHeads {
         self.expected = tokens.get(kept).copied();
     }
 
-    pub(crate) fn mark(&self) -> HeadsMark {
-        let state = |depth: &Depth| (depth.session.checkpoint(), depth.queue.clone());
-        HeadsMark {
-            depths: self.depths.iter().map(state).collect(),
+    /// # Errors
+    /// As [`Session::checkpoint`].
+    pub(crate) fn mark(&self) -> Result<HeadsMark, Error> {
+        let state = |depth: &Depth| Ok((depth.session.checkpoint()?, depth.queue.clone()));
+        let depths = self.depths.iter().map(state);
+        Ok(HeadsMark {
+            depths: depths.collect::<Result<_, Error>>()?,
             received: self.received,
             expected: self.expected,
             cold: self.cold,
-        }
+        })
     }
 
     pub(crate) fn restore(&mut self, mark: &HeadsMark) {
@@ -319,7 +329,7 @@ impl DraftHeads {
         }
         let exact = self.depths[0].session.position();
         let room = self.depths[0].session.context() - exact;
-        let mark = self.depths[0].session.mark_if_overwritten();
+        let mark = self.depths[0].session.mark_if_overwritten()?;
         let mut result = Ok(());
         while out.len() - first < count.min(1 + room) && result.is_ok() {
             let last = self.written[0].len() - self.width;

@@ -196,3 +196,13 @@ pub enum Error {
         message: String,
     },
 }
+
+impl Error {
+    /// The allocator has no `bytes` bytes. Saying so takes no memory.
+    pub(crate) fn refused(bytes: usize) -> Error {
+        Error::Allocation {
+            bytes,
+            cause: std::io::ErrorKind::OutOfMemory.into(),
+        }
+    }
+}

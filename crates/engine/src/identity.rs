@@ -69,14 +69,14 @@ impl Model {
 
     /// Writes the state of `session` to `sink`, to be restored by any model of the same files,
     /// layers and [`numeric_class`](Model::numeric_class). Two sessions that have read the same
-    /// tokens write the same bytes up to rows that were rolled back.
+    /// tokens write the same bytes, whatever was cancelled or taken back in between.
     ///
     /// # Errors
     /// [`SnapshotError`](crate::SnapshotError); [`Error::ForeignSession`].
     pub fn snapshot(&self, session: &Session, sink: &mut dyn Write) -> Result<(), Error> {
         let identity = self.snapshot_identity(session)?;
         let threads = self.report().threads;
-        Ok(snapshot::write(&identity, session, sink, threads)?)
+        snapshot::write(&identity, session, sink, threads)
     }
 
     /// Replaces the state of `session` by the snapshot that `source` holds, and reads not a byte

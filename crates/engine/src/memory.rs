@@ -6,6 +6,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
 use std::ops::Range;
 use std::ptr::NonNull;
+use zerocopy::FromZeros;
 
 /// Most bytes of a page of the system.
 const PAGE_BYTES: usize = match cfg!(any(target_arch = "x86", target_arch = "x86_64")) {
@@ -139,6 +140,24 @@ impl std::ops::DerefMut for Buffer {
         // SAFETY: as above, and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
+}
+
+/// `count` zeros.
+///
+/// # Errors
+/// [`Error::Allocation`] if the system refuses.
+pub(crate) fn zeros(count: usize) -> Result<Box<[f32]>, Error> {
+    let zeros = <[f32]>::new_box_zeroed_with_elems(count);
+    zeros.map_err(|_| Error::refused(count.saturating_mul(size_of::<f32>())))
+}
+
+/// Makes room for `more` more values in `list`.
+///
+/// # Errors
+/// [`Error::Allocation`] if the system refuses; the list is as it was.
+pub(crate) fn room<T>(list: &mut Vec<T>, more: usize) -> Result<(), Error> {
+    let made = list.try_reserve(more);
+    made.map_err(|_| Error::refused(more.saturating_mul(size_of::<T>())))
 }
 
 /// A memory limit and where it comes from.

@@ -201,6 +201,7 @@ impl Model {
             &self.program,
             &self.part,
             self.context,
+            self.report.backend,
         )
     }
 
@@ -415,7 +416,7 @@ fn resolve_context(program: &Program, options: &Options) -> Result<usize, Error>
         _ => (context as u64).saturating_mul(4),
     };
     let limit = MemoryLimit::resolve(options.memory_limit);
-    if scores > limit.bytes {
+    if scores > limit.bytes.max(1 << 36) {
         return Err(Error::Memory {
             sum: format!(
                 "a context of {context} tokens, whose attention scores alone take {scores} bytes \
@@ -423,7 +424,7 @@ fn resolve_context(program: &Program, options: &Options) -> Result<usize, Error>
             ),
             limit: limit.bytes,
             origin: limit.origin,
-            advice: "If the model is sound, a shorter context (--context) opens it".to_owned(),
+            advice: "If the model is sound, a shorter context opens it".to_owned(),
         });
     }
     Ok(context)

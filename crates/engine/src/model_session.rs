@@ -4,6 +4,7 @@ use crate::cancel::Cancel;
 use crate::draft_heads::{DraftHeads, MOST_WAITING};
 use crate::error::Error;
 use crate::generate::{LogitsSession, SpeculativeSession};
+use crate::memory::room;
 use crate::model::Model;
 use crate::state::Session;
 use crate::step::{Logits, Span};
@@ -35,10 +36,11 @@ impl ModelSession {
     /// ends whatever runs. If the model was opened with its draft heads, they follow.
     ///
     /// # Errors
-    /// As [`Model::draft_session`].
+    /// As [`Model::draft_session`]; [`Error::Allocation`] if the system refuses memory.
     pub fn new(model: Arc<Model>, chunk: usize, cancel: Cancel) -> Result<ModelSession, Error> {
         let session = model.session();
-        let logits = Vec::with_capacity(model.vocabulary());
+        let mut logits = Vec::new();
+        room(&mut logits, model.vocabulary())?;
         let heads = DraftHeads::of(&model)?;
         let mut chunk = if chunk == 0 { usize::MAX } else { chunk };
         if heads.is_some() {
@@ -148,10 +150,13 @@ impl ModelSession {
     /// Reads `tokens`, at least one, in chunks; all of them or none.
     fn read_chunks(&mut self, tokens: &[u32], last: Logits) -> Result<(), Error> {
         // Only a later chunk can fail with earlier ones already part of the conversation.
-        let before = (tokens.len() > self.chunk).then(|| {
-            let heads = self.heads.as_ref().map(DraftHeads::mark);
-            (self.session.checkpoint(), heads, self.tokens.len())
-        });
+        let before = match tokens.len() > self.chunk {
+            true => {
+                let heads = self.heads.as_ref().map(DraftHeads::mark).transpose()?;
+                Some((self.session.checkpoint()?, heads, self.tokens.len()))
+            }
+            false => None,
+        };
         let chunks = tokens.len().div_ceil(self.chunk);
         for (index, chunk) in tokens.chunks(self.chunk.min(tokens.len())).enumerate() {
             let logits = if index + 1 == chunks {

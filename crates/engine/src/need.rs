@@ -13,8 +13,11 @@ use lamella_kernels::PAGE;
 use lamella_program::{Part, Program, state};
 
 /// What makes a model fit.
-const ADVICE: &str = "Convert the model to a smaller encoding (`lamella convert`), take a shorter \
-                      context (--context), or free memory";
+const ADVICE: &str = "Convert the model to a smaller encoding, take a shorter context, raise the \
+                      memory limit, or free memory";
+
+/// Bytes that machines have. What files declare beyond is not multiplied to a workspace.
+const SOUND: u64 = 1 << 42;
 
 /// Bytes of what stands beside the lists of operands and items and grows with none of them:
 /// channels, names, reports.
@@ -145,10 +148,11 @@ impl Way {
         shape: cpu::Shape,
     ) -> Result<Way, Error> {
         let need = Need::of(program, &choices, options, shape.threads)?;
-        // What the files declare must fit before it is multiplied to a workspace.
+        // What the files declare must be sound before it is multiplied to a workspace, and where it
+        // is, the sum is the whole one, however low the limit.
         let mut workspace = 0;
         let mut fits = need.check(workspace, options);
-        if fits.is_ok() {
+        if fits.is_ok() || need.total(workspace, options) <= SOUND {
             let rows = StepScratch::bytes(program, &options.part, options.step_rows);
             workspace = match options.backend {
                 BackendKind::Cpu => cpu::workspace_bytes(program, &options.part, shape)

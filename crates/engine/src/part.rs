@@ -8,6 +8,7 @@ use crate::backend::{Backend, Segment};
 use crate::cancel::Cancel;
 use crate::error::Error;
 use crate::generate::{LogitsError, best_raw};
+use crate::memory::room;
 use crate::model::Model;
 use crate::state::{Session, session_bytes};
 use crate::step::{Entry, LOGITS_TOGETHER, Logits, Observer, Span, check_finite, check_logits};
@@ -56,7 +57,8 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::Setting`] for no context or one beyond the model's; [`Error::Memory`] with the sum
-    /// if the limit is below [`session_bytes`](Model::session_bytes).
+    /// if the limit is below [`session_bytes`](Model::session_bytes); [`Error::Allocation`] if the
+    /// system refuses.
     pub fn session_within(&self, context: usize, limit: Option<u64>) -> Result<Session, Error> {
         let most = self.context;
         if !(1..=most).contains(&context) {
@@ -78,7 +80,9 @@ impl Model {
             });
         }
         let identity = Arc::clone(&self.identity);
-        let session = Session::new(identity, &self.program, &self.part, context);
+        let backend = self.report().backend;
+        let mut session = Session::new(identity, &self.program, &self.part, context, backend);
+        session.prepare()?;
         Ok(session.limited(limit))
     }
 
@@ -103,14 +107,16 @@ impl Model {
         }
         let spans = spans.into_iter().zip(output.iter_mut()).map(|(span, out)| {
             out.clear();
+            room(out, span.input.len())?;
             out.extend_from_slice(span.input);
-            RowsInPlace {
+            Ok(RowsInPlace {
                 session: span.session,
                 tokens: span.tokens,
                 rows: out,
-            }
+            })
         });
-        let result = self.step_in_place(spans.collect(), cancel);
+        let spans: Result<Vec<_>, Error> = spans.collect();
+        let result = spans.and_then(|spans| self.step_in_place(spans, cancel));
         if result.is_err() {
             output.iter_mut().for_each(Vec::clear);
         }
@@ -187,6 +193,7 @@ impl Model {
             });
         }
         let before = out.len();
+        room(out, tokens.len().saturating_mul(self.program.row_width()))?;
         let made = self.in_pieces(tokens.len(), cancel, &mut |backend, piece, range| {
             backend.embed(piece, &tokens[range])?;
             out.extend_from_slice(backend.rows());
@@ -205,6 +212,7 @@ impl Model {
         let width = self.program.row_width();
         self.check_rows(rows.len() / width, rows)?;
         let before = out.len();
+        room(out, (rows.len() / width).saturating_mul(self.vocabulary()))?;
         let mut wanted = Vec::new();
         let made = self.in_pieces(rows.len() / width, cancel, &mut |backend, piece, range| {
             backend.load(piece, &rows[range.start * width..range.end * width])?;
@@ -232,6 +240,7 @@ impl Model {
         let width = self.program.row_width();
         self.check_rows(rows.len() / width, rows)?;
         let before = out.len();
+        room(out, rows.len() / width)?;
         let mut logits = Vec::new();
         for piece in rows.chunks(LOGITS_TOGETHER * width) {
             logits.clear();

@@ -8,6 +8,7 @@
 use crate::backend::{Backend, Segment};
 use crate::cancel::Cancel;
 use crate::error::Error;
+use crate::memory::room;
 use crate::state::Session;
 use lamella_kernels::any_non_finite;
 use lamella_program::{Part, Program};
@@ -136,12 +137,8 @@ impl StepScratch {
         let mut outer = Vec::new();
         let bytes = StepScratch::bytes(program, part, step_rows);
         let values = usize::try_from(bytes / 4).unwrap_or(usize::MAX);
-        outer
-            .try_reserve_exact(values)
-            .map_err(|error| Error::Allocation {
-                bytes: values.saturating_mul(4),
-                cause: std::io::Error::new(std::io::ErrorKind::OutOfMemory, error),
-            })?;
+        let made = outer.try_reserve_exact(values);
+        made.map_err(|_| Error::refused(values.saturating_mul(4)))?;
         Ok(StepScratch {
             outer,
             ..StepScratch::default()
@@ -184,7 +181,7 @@ pub(crate) fn run(
         validate(span, context.program, context.step_rows)?;
     }
     for span in spans.iter_mut() {
-        span.session.begin();
+        span.session.begin()?;
     }
     let result = run_pieces(backend, scratch, spans, &mut context);
     for span in spans.iter_mut() {
@@ -192,7 +189,7 @@ pub(crate) fn run(
             Ok(()) => span.session.commit(span.tokens),
             Err(_) => {
                 span.out.clear();
-                span.session.roll_back();
+                span.session.roll_back(span.tokens.len());
             }
         }
     }
@@ -237,8 +234,9 @@ fn run_pieces(
     context: &mut StepContext<'_, '_>,
 ) -> Result<(), Error> {
     for span in spans.iter_mut() {
-        span.session
-            .reserve(span.session.position() + span.tokens.len())?;
+        span.session.grow(span.tokens.len())?;
+        let logits = wanted_rows(span).saturating_mul(context.program.exit.logits);
+        room(span.out, logits)?;
     }
     // A cursor over all rows of all spans: (span, token within it).
     let (mut span, mut token) = (0, 0);
@@ -351,6 +349,17 @@ fn write_rows(
     }
 }
 
+/// Tokens of a span whose logits it wants, the last ones.
+fn wanted_rows(span: &Span<'_>) -> usize {
+    let tokens = span.tokens.len();
+    match span.logits {
+        Logits::None => 0,
+        Logits::Last => 1,
+        Logits::Tail(count) => count.min(tokens),
+        Logits::All => tokens,
+    }
+}
+
 /// Gives every span the logits it wants of this piece. The head is read once for many rows, not
 /// once a span.
 fn write_logits(
@@ -369,13 +378,7 @@ fn write_logits(
     wanted.clear();
     for s in segments {
         let span = &spans[s.span];
-        let tokens = span.tokens.len();
-        let count = match span.logits {
-            Logits::None => 0,
-            Logits::Last => 1,
-            Logits::Tail(count) => count.min(tokens),
-            Logits::All => tokens,
-        };
+        let (tokens, count) = (span.tokens.len(), wanted_rows(span));
         // Rows of the segment before the first wanted one.
         let first = span.session.position() + tokens - count;
         let skipped = first.saturating_sub(s.position).min(s.rows);

@@ -24,7 +24,7 @@ impl State {
     fn both(model: &Model) -> [State; 2] {
         [
             State::Paged(model.session()),
-            State::Rows(model.row_state()),
+            State::Rows(model.row_state().expect("memory")),
         ]
     }
 
@@ -91,7 +91,7 @@ fn a_step_that_fails_leaves_the_rows_alone() {
         let dir = repository("fixtures").join(fixture);
         let ids = reference_sequence(&dir);
         let model = open(&dir, &Options::default());
-        let mut rows = model.row_state();
+        let mut rows = model.row_state().expect("memory");
         model.prefill_into(&ids[..7], &mut rows).expect("prefill");
         let before = rows.clone();
         let cancel = Cancel::new();
@@ -114,7 +114,7 @@ fn rows_are_those_of_the_program() {
         &Options::default(),
     );
     let ids = reference_sequence(&repository("fixtures").join("olmoe-101"));
-    let mut rows = model.row_state();
+    let mut rows = model.row_state().expect("memory");
     assert_eq!(
         (rows.position(), rows.context()),
         (0, model.report().context)
@@ -128,7 +128,7 @@ fn rows_are_those_of_the_program() {
         ..Options::default()
     };
     let reference = open(&repository("fixtures").join("olmoe-101"), &options);
-    let mut other = reference.row_state();
+    let mut other = reference.row_state().expect("memory");
     reference
         .prefill_into(&ids[..9], &mut other)
         .expect("prefill");

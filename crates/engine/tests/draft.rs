@@ -343,7 +343,7 @@ fn guesses_are_forgotten_without_a_trace() {
         let mut session = model.draft_session(0).expect("session");
         let before = (&ids[1..=known], &rows[..known * width]);
         let first = draft(&model, &mut session, 0, before, usize::MAX);
-        let checkpoint = session.checkpoint();
+        let checkpoint = session.checkpoint().expect("memory");
         let mut row = first.rows[(known - 1) * width..].to_vec();
         for guess in [3, 1, 4, 1, 5] {
             row = draft(&model, &mut session, 0, (&[guess], &row), 1).rows;

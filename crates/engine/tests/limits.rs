@@ -185,22 +185,25 @@ fn opening(fixture: &str, options: &Options) {
     );
 }
 
-/// The limit that the text of a refusal says is enough, once it is.
+/// The limit that the text of a refusal says is enough, which it is; any lower limit is told the
+/// same.
 fn smallest_told(accepts: impl Fn(u64) -> Result<(), Error>) -> u64 {
-    let mut limit = 1024;
-    loop {
-        let error = match accepts(limit) {
-            Ok(()) => return limit,
-            Err(error) => error.to_string(),
-        };
+    let told = |limit| {
+        let error = accepts(limit).expect_err("too little").to_string();
         let told = error
             .split_once(" = ")
             .and_then(|(_, rest)| rest.split(' ').next());
         let told = told.and_then(|word| word.parse().ok());
         let told: u64 = told.unwrap_or_else(|| panic!("{error}"));
         assert!(told > limit, "{error}");
-        limit = told;
+        told
+    };
+    let least = told(1);
+    for limit in [1000, least / 2, least - 1] {
+        assert_eq!(told(limit), least, "with a limit of {limit}");
     }
+    accepts(least).expect("what the text says is enough");
+    least
 }
 
 fn session_limits(fixture: &str, model: &Arc<Model>, ids: &[u32]) {
@@ -241,6 +244,17 @@ fn session_limits(fixture: &str, model: &Arc<Model>, ids: &[u32]) {
         assert_eq!(restored.position(), context);
     }
     let mut session = model.session_within(context, Some(least)).expect("enough");
+    let mut stream = Vec::new();
+    feed(model, &mut session, ids, 16);
+    model.snapshot(&session, &mut stream).expect("snapshot");
+    if let Err(error) = model.restore(&mut session, &mut &stream[..]) {
+        let text = error.to_string();
+        assert!(text.contains("Restore into a new session"), "{text}");
+        assert_eq!(session.position(), context, "{fixture}");
+    } else {
+        panic!("{fixture}: the old state and the new one were there at once");
+    }
+    session.rewind(0);
     let input = vec![0.0; 17 * model.program().row_width()];
     let tokens = [0; 17];
     let span = RowSpan {

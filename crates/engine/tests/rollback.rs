@@ -127,7 +127,7 @@ fn checkpoints_bring_every_family_back() {
         for keep in [0, 1, 7, 40] {
             let from = session.position();
             let _ = read(&model, &mut session, &ids[from..keep], 5);
-            let mark = session.checkpoint();
+            let mark = session.checkpoint().expect("memory");
             for length in [1, 3, 20] {
                 let _ = read(&model, &mut session, &ids[keep..keep + length], 2);
                 session.restore(&mark).expect("restore");
@@ -153,7 +153,7 @@ fn checkpoints_bring_every_family_back() {
 fn model_mark(model: &Model, ids: &[u32]) -> lamella_engine::Checkpoint {
     let mut session = model.session();
     let _ = read(model, &mut session, &ids[..9], 9);
-    session.checkpoint()
+    session.checkpoint().expect("memory")
 }
 
 #[test]

@@ -4,10 +4,13 @@
 mod common;
 
 use common::{FAMILIES, bits, open, read, reference_sequence, repository};
-use lamella_engine::{Error, Model, Options, Session, SnapshotError};
+use lamella_engine::{
+    BackendKind, Cancel, Error, Logits, Model, Options, Session, SnapshotError, Span,
+};
 use lamella_kernels::Isa;
 use std::io::{Read, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn open_fixture(fixture: &str, options: &Options) -> (Arc<Model>, Vec<u32>) {
     let dir = repository("fixtures").join(fixture);
@@ -95,6 +98,73 @@ fn a_restored_conversation_continues_bit_for_bit() {
             assert!(bits(&got) == bits(&expected), "{fixture} at {at}");
         }
     }
+}
+
+/// Steps through `tokens` until the `polls`th question whether to go on; whether it was cancelled.
+fn cancelled(model: &Model, session: &mut Session, tokens: &[u32], polls: usize) -> bool {
+    let asked = AtomicUsize::new(0);
+    let cancel = Cancel::asking(move || asked.fetch_add(1, Ordering::Relaxed) >= polls);
+    let span = Span {
+        session,
+        tokens,
+        logits: Logits::None,
+        out: &mut Vec::new(),
+    };
+    match model.step(&mut [span], &cancel) {
+        Ok(()) => false,
+        Err(Error::Cancelled) => true,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn what_was_cancelled_or_taken_back_leaves_no_trace() {
+    for fixture in FAMILIES {
+        for (backend, at) in [
+            (BackendKind::Cpu, 37),
+            (BackendKind::Cpu, 90),
+            (BackendKind::Reference, 5),
+        ] {
+            let options = Options {
+                step_rows: 16,
+                backend,
+                threads: Some(1),
+                ..Options::default()
+            };
+            let (model, ids) = open_fixture(fixture, &options);
+            let all: Vec<u32> = ids.iter().copied().cycle().take(at + 50).collect();
+            traceless(&model, &all, at, &format!("{fixture} at {at}, {backend:?}"));
+        }
+    }
+}
+
+fn traceless(model: &Model, all: &[u32], at: usize, place: &str) {
+    let started = || {
+        let mut session = model.session();
+        read(model, &mut session, &all[..at], 16);
+        session
+    };
+    let expected = snapshot(model, &started());
+    let (mut session, mut polls) = (started(), 0);
+    while cancelled(model, &mut session, &all[at..at + 40], polls) {
+        assert!(snapshot(model, &session) == expected, "{place}, {polls}");
+        polls += 1 + polls;
+    }
+    assert!(polls > 2, "{place}: cancelled at {polls} places");
+    assert_eq!(session.position(), at + 40);
+    session.undo().expect("the last step can be taken back");
+    assert!(snapshot(model, &session) == expected, "{place}, undone");
+    let mark = session.checkpoint().expect("memory");
+    read(model, &mut session, &all[at..at + 21], 8);
+    match session.truncate(at) {
+        Ok(()) => {}
+        Err(Error::Irreversible { .. }) => session.restore(&mark).expect("is near"),
+        Err(error) => panic!("{error}"),
+    }
+    assert!(snapshot(model, &session) == expected, "{place}, shortened");
+    session.rewind(0);
+    read(model, &mut session, &all[..at], 11);
+    assert!(snapshot(model, &session) == expected, "{place}, again");
 }
 
 #[test]

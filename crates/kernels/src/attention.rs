@@ -83,6 +83,36 @@ impl KvShape {
         }
     }
 
+    /// Zeroes the keys of the positions in `slots` of a page.
+    ///
+    /// # Panics
+    /// If a slot or the length is out of range.
+    pub fn clear_keys(&self, page: &mut [f32], slots: Range<usize>) {
+        assert!(slots.end <= PAGE, "slots {slots:?}");
+        assert_eq!(page.len(), self.key_page_len(), "key page");
+        for (block, keys) in page.chunks_exact_mut(self.key_dim * LANES).enumerate() {
+            let first = block % (PAGE / LANES) * LANES;
+            let [start, end] =
+                [slots.start, slots.end].map(|slot| slot.saturating_sub(first).min(LANES));
+            if start < end {
+                let lanes = keys.chunks_exact_mut(LANES);
+                lanes.for_each(|lanes| lanes[start..end].fill(0.0));
+            }
+        }
+    }
+
+    /// Zeroes the values of the positions in `slots` of a page.
+    ///
+    /// # Panics
+    /// As [`clear_keys`](Self::clear_keys).
+    pub fn clear_values(&self, page: &mut [f32], slots: Range<usize>) {
+        assert!(slots.end <= PAGE, "slots {slots:?}");
+        assert_eq!(page.len(), self.value_page_len(), "value page");
+        for head in page.chunks_exact_mut(PAGE * self.value_dim) {
+            head[slots.start * self.value_dim..slots.end * self.value_dim].fill(0.0);
+        }
+    }
+
     /// Takes the keys of one position back out of a page, as [`store_key`](Self::store_key) was
     /// given them.
     ///

@@ -9,10 +9,12 @@ pub(crate) mod reference;
 
 use crate::cancel::Cancel;
 use crate::error::Error;
+use crate::options::BackendKind;
 use crate::profile::Clock;
 use crate::state::RowLayout;
 use crate::step::Span;
 use lamella_program::Program;
+use lamella_program::block::Mixer;
 
 /// Puts streams `[rows, width]` and selections into rows as they pass between layers: `out` of
 /// `[rows, row_width]`. A selection is in ascending order; `None` is every position.
@@ -73,6 +75,14 @@ pub(crate) fn split_rows(
     Ok(())
 }
 
+/// How the backend `kind` lays rows in the pages of state item `item` of a mixer.
+pub(crate) fn row_layout(kind: BackendKind, mixer: &Mixer, item: usize) -> RowLayout {
+    match (kind, mixer) {
+        (BackendKind::Cpu, Mixer::Attention(a)) => cpu::row_layout(a, item),
+        _ => RowLayout::Plain,
+    }
+}
+
 /// Consecutive rows of a piece that belong to one span.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
@@ -90,11 +100,6 @@ pub(crate) struct Segment {
 pub(crate) trait Backend: Send {
     /// Bytes of weights held in memory.
     fn resident_bytes(&self) -> u64;
-
-    /// How rows lie in the pages of state item `item` of layer `layer`.
-    fn row_layout(&self, _layer: usize, _item: usize) -> RowLayout {
-        RowLayout::Plain
-    }
 
     /// Its stopwatch, where it has one.
     fn clock(&mut self) -> Option<&mut Clock> {

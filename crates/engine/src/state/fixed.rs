@@ -1,7 +1,12 @@
 //! State of a fixed size that each step overwrites.
 
-/// Values with a second copy for the running step, so that a failed one leaves no trace.
+use crate::error::Error;
+use crate::memory::zeros;
+
+/// Values with a second copy for the running step, so that a failed one leaves no trace. They are
+/// zero at first, and in no memory before [`prepare`](Fixed::prepare).
 pub(crate) struct Fixed {
+    len: usize,
     now: Box<[f32]>,
     next: Box<[f32]>,
     /// Whether the running step has begun to write `next`.
@@ -13,14 +18,32 @@ pub(crate) struct Fixed {
 impl Fixed {
     pub(super) fn new(len: usize) -> Fixed {
         Fixed {
-            now: vec![0.0; len].into_boxed_slice(),
-            next: vec![0.0; len].into_boxed_slice(),
+            len,
+            now: Box::default(),
+            next: Box::default(),
             touched: false,
             replaced: false,
         }
     }
 
-    /// The values between steps.
+    /// Number of values.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Takes the memory that writing needs.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if the system refuses.
+    pub(super) fn prepare(&mut self) -> Result<(), Error> {
+        if self.now.len() < self.len {
+            let next = zeros(self.len)?;
+            (self.now, self.next) = (zeros(self.len)?, next);
+        }
+        Ok(())
+    }
+
+    /// The values between steps; none while they are in no memory.
     pub(super) fn values(&self) -> &[f32] {
         &self.now
     }
@@ -65,13 +88,18 @@ impl Fixed {
         self.touched = false;
     }
 
+    /// Replaces the values by what [`values`](Fixed::values) has given.
     pub(super) fn set(&mut self, values: &[f32]) {
-        self.now.copy_from_slice(values);
+        match values {
+            [] => self.now.fill(0.0),
+            values => self.now.copy_from_slice(values),
+        }
         self.touched = false;
     }
 
+    /// Bytes of both copies, also while they are in no memory.
     pub(super) fn bytes(&self) -> u64 {
-        (2 * self.now.len() * 4) as u64
+        (2 * self.len * size_of::<f32>()) as u64
     }
 }
 
@@ -82,6 +110,8 @@ mod tests {
     #[test]
     fn only_a_finished_step_changes_the_values() {
         let mut fixed = Fixed::new(2);
+        assert_eq!((fixed.values(), fixed.bytes()), (&[][..], 16));
+        fixed.prepare().expect("memory");
         fixed.edit()[0] = 1.0;
         fixed.roll_back();
         assert_eq!(fixed.edit(), [0.0, 0.0]);
@@ -98,6 +128,10 @@ mod tests {
         assert_eq!(fixed.overwrite().0, None);
         fixed.commit();
         assert_eq!(fixed.values(), [5.0, 6.0]);
+        fixed.set(&[]);
+        assert_eq!(fixed.edit(), [0.0, 0.0]);
+        fixed.edit()[0] = 1.0;
+        fixed.commit();
         fixed.clear();
         assert_eq!(fixed.edit(), [0.0, 0.0]);
     }
@@ -105,6 +139,7 @@ mod tests {
     #[test]
     fn the_last_finished_step_can_be_taken_back() {
         let mut fixed = Fixed::new(1);
+        fixed.prepare().expect("memory");
         fixed.edit()[0] = 1.0;
         fixed.commit();
         fixed.edit()[0] = 2.0;

@@ -1,6 +1,7 @@
 //! How the rows of an item lie in its pages.
 
-use lamella_kernels::KvShape;
+use lamella_kernels::{KvShape, PAGE};
+use std::ops::Range;
 
 /// Order of the values in a page of one item: the backend's choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,18 @@ impl RowLayout {
             RowLayout::Plain => row.copy_from_slice(&page[slot * row.len()..][..row.len()]),
             RowLayout::Keys(shape) => shape.load_key(page, slot, row),
             RowLayout::Values(shape) => shape.load_value(page, slot, row),
+        }
+    }
+
+    /// Zeroes the rows in `slots` of a page.
+    pub(super) fn clear(self, page: &mut [f32], slots: Range<usize>) {
+        match self {
+            RowLayout::Plain => {
+                let width = page.len() / PAGE;
+                page[slots.start * width..slots.end * width].fill(0.0);
+            }
+            RowLayout::Keys(shape) => shape.clear_keys(page, slots),
+            RowLayout::Values(shape) => shape.clear_values(page, slots),
         }
     }
 

@@ -9,7 +9,10 @@ mod size;
 pub(crate) mod snapshot;
 mod undo;
 
+use crate::backend::row_layout;
 use crate::error::Error;
+use crate::memory::zeros;
+use crate::options::BackendKind;
 pub(crate) use fixed::Fixed;
 use lamella_program::state::{StateShape, history, layer_state};
 use lamella_program::{Part, Program};
@@ -37,12 +40,11 @@ pub(crate) enum Item {
 }
 
 impl Item {
-    fn new(shape: &StateShape, context: usize) -> Item {
+    fn new(shape: &StateShape, context: usize, layout: RowLayout) -> Item {
+        let paged = |width, per, keep| PagedRows::new(width, per, keep, context, layout);
         match *shape {
-            StateShape::Rows { width } => Item::Rows(PagedRows::new(width, 1, None, context)),
-            StateShape::Window { rows, width } => {
-                Item::Rows(PagedRows::new(width, 1, Some(rows), context))
-            }
+            StateShape::Rows { width } => Item::Rows(paged(width, 1, None)),
+            StateShape::Window { rows, width } => Item::Rows(paged(width, 1, Some(rows))),
             StateShape::Ring { rows, width } => Item::Fixed(Fixed::new(rows * width)),
             StateShape::Matrix { heads, rows, cols } => {
                 Item::Fixed(Fixed::new(heads * rows * cols))
@@ -53,7 +55,7 @@ impl Item {
                 raw_width,
                 raw_rows,
             } => Item::Compressed {
-                finished: PagedRows::new(width, ratio, None, context),
+                finished: paged(width, ratio, None),
                 raw: Fixed::new(raw_width * raw_rows),
             },
         }
@@ -104,9 +106,12 @@ pub(crate) struct LayerState {
 }
 
 impl LayerState {
-    fn new(program: &Program, index: usize, context: usize) -> LayerState {
-        let items = layer_state(program, index);
-        let items = items.iter().map(|item| Item::new(&item.shape, context));
+    fn new(program: &Program, index: usize, context: usize, backend: BackendKind) -> LayerState {
+        let mixer = &program.layer(index).mixer.body;
+        let items = layer_state(program, index).into_iter().enumerate();
+        let items = items.map(|(number, item)| {
+            Item::new(&item.shape, context, row_layout(backend, mixer, number))
+        });
         LayerState {
             items: items.collect(),
         }
@@ -169,11 +174,18 @@ pub struct Checkpoint {
 }
 
 impl Session {
-    /// An empty session for a part of `program`. All other layers are empty.
-    pub(crate) fn new(model: Arc<()>, program: &Program, part: &Part, context: usize) -> Session {
+    /// An empty session for a part of `program`, whose steps `backend` runs. All other layers are
+    /// empty. Its state is in no memory before [`prepare`](Session::prepare).
+    pub(crate) fn new(
+        model: Arc<()>,
+        program: &Program,
+        part: &Part,
+        context: usize,
+        backend: BackendKind,
+    ) -> Session {
         let own = part.layers(program);
         let layer = |index| match own.contains(&index) {
-            true => LayerState::new(program, index, context),
+            true => LayerState::new(program, index, context, backend),
             false => LayerState { items: Vec::new() },
         };
         let layers = (0..program.layers.len()).map(layer).collect();
@@ -187,10 +199,11 @@ impl Session {
         program: &Program,
         depth: usize,
         context: usize,
+        backend: BackendKind,
     ) -> Session {
         let own = program.layers.len() + depth;
         let layer = |index| match index == own {
-            true => LayerState::new(program, index, context),
+            true => LayerState::new(program, index, context, backend),
             false => LayerState { items: Vec::new() },
         };
         Session::of(model, (0..=own).map(layer).collect(), 0, context)
@@ -243,7 +256,8 @@ impl Session {
     /// Makes room for `tokens` tokens in all, so that steps up to there allocate nothing.
     ///
     /// # Errors
-    /// [`Error::ContextLength`] beyond the session's context.
+    /// [`Error::ContextLength`] beyond the session's context; [`Error::Allocation`] if the system
+    /// refuses. The session then holds what it held.
     pub fn reserve(&mut self, tokens: usize) -> Result<(), Error> {
         if tokens > self.context {
             return Err(Error::ContextLength {
@@ -252,10 +266,25 @@ impl Session {
                 context: self.context,
             });
         }
-        for rows in self.paged_mut() {
-            rows.reserve(tokens);
+        self.prepare()?;
+        self.paged_mut().for_each(PagedRows::begin);
+        let position = self.position;
+        let made = self.paged_mut().try_for_each(|rows| rows.reserve(tokens));
+        if made.is_err() {
+            for rows in self.paged_mut() {
+                rows.roll_back(position..position);
+            }
         }
-        Ok(())
+        made
+    }
+
+    /// Takes the memory of the state that does not grow.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if the system refuses.
+    pub(crate) fn prepare(&mut self) -> Result<(), Error> {
+        let mut fixed = self.items_mut().filter_map(Item::fixed_mut);
+        fixed.try_for_each(Fixed::prepare)
     }
 
     /// Forgets all but the first `tokens` tokens. A session whose model has recurrent state can
@@ -293,22 +322,34 @@ impl Session {
                 .for_each(Fixed::clear);
             self.recent.clear();
         }
-        self.position = tokens;
-        for rows in self.paged_mut() {
-            rows.truncate(tokens);
-        }
+        self.go_back(tokens);
         tokens
     }
 
-    /// Remembers this position, to come back by [`restore`](Session::restore) after reading on.
-    #[must_use]
-    pub fn checkpoint(&self) -> Checkpoint {
-        let fixed = self.items().filter_map(Item::fixed);
-        Checkpoint {
-            position: self.position,
-            fixed: fixed.map(|f| f.values().into()).collect(),
-            recent: self.recent.clone(),
+    /// Takes `tokens` for the position, and drops the rows behind it.
+    fn go_back(&mut self, tokens: usize) {
+        let before = std::mem::replace(&mut self.position, tokens);
+        for rows in self.paged_mut() {
+            rows.truncate(tokens, before);
         }
+    }
+
+    /// Remembers this position, to come back by [`restore`](Session::restore) after reading on.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if the system has no memory for a copy of what steps overwrite.
+    pub fn checkpoint(&self) -> Result<Checkpoint, Error> {
+        let copy = |fixed: &Fixed| {
+            let mut copy = zeros(fixed.values().len())?;
+            copy.copy_from_slice(fixed.values());
+            Ok(copy)
+        };
+        let fixed = self.items().filter_map(Item::fixed).map(copy);
+        Ok(Checkpoint {
+            position: self.position,
+            fixed: fixed.collect::<Result<_, Error>>()?,
+            recent: self.recent.clone(),
+        })
     }
 
     /// Goes back to a checkpoint of this session.
@@ -331,10 +372,7 @@ impl Session {
             target.set(values);
         }
         self.recent.clone_from(&checkpoint.recent);
-        self.position = position;
-        for rows in self.paged_mut() {
-            rows.truncate(position);
-        }
+        self.go_back(position);
         Ok(())
     }
 
@@ -345,19 +383,31 @@ impl Session {
     }
 
     /// Remembers the state to go back to if the step that begins now fails.
-    pub(crate) fn begin(&mut self) {
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if the system refuses memory; no step has begun then.
+    pub(crate) fn begin(&mut self) -> Result<(), Error> {
+        self.prepare()?;
         self.before.forget();
-        for rows in self.paged_mut() {
-            rows.begin();
-        }
+        self.paged_mut().for_each(PagedRows::begin);
+        Ok(())
     }
 
-    /// Undoes the failed step; its rows lie beyond `position` and are not part of the
-    /// conversation.
-    pub(crate) fn roll_back(&mut self) {
+    /// Makes room for `tokens` more tokens, in the step that has begun.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if the system refuses.
+    pub(crate) fn grow(&mut self, tokens: usize) -> Result<(), Error> {
+        let end = self.position + tokens;
+        self.paged_mut().try_for_each(|rows| rows.reserve(end))
+    }
+
+    /// Undoes the failed step of `tokens` tokens, and clears what it has left behind the position.
+    pub(crate) fn roll_back(&mut self, tokens: usize) {
+        let failed = self.position..self.position + tokens;
         for item in self.items_mut() {
             if let Some(rows) = item.paged_mut() {
-                rows.roll_back();
+                rows.roll_back(failed.clone());
             }
             if let Some(fixed) = item.fixed_mut() {
                 fixed.roll_back();

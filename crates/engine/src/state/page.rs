@@ -1,7 +1,7 @@
 //! Pages of state: each in memory of its own, or one of many that came in one mapping.
 
 use crate::error::Error;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, zeros};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -27,8 +27,11 @@ unsafe impl Sync for Part {}
 
 impl Page {
     /// A page of `values` zeros.
-    pub(super) fn new(values: usize) -> Page {
-        Page(Memory::Own(vec![0.0; values].into_boxed_slice()))
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if the system refuses.
+    pub(super) fn new(values: usize) -> Result<Page, Error> {
+        Ok(Page(Memory::Own(zeros(values)?)))
     }
 }
 
@@ -90,17 +93,20 @@ impl Slab {
     }
 
     /// The next page, of `values` values; one in memory of its own if the slab is at its end.
-    pub(super) fn page(&mut self, values: usize) -> Page {
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if the system refuses that one.
+    pub(super) fn page(&mut self, values: usize) -> Result<Page, Error> {
         let end = self.cut + values * size_of::<f32>();
         if end > self.mapping.len() {
             return Page::new(values);
         }
         let start = self.mapping.values_from(self.cut);
         self.cut = end;
-        Page(Memory::Part(Part {
+        Ok(Page(Memory::Part(Part {
             values: NonNull::slice_from_raw_parts(start, values),
             mapping: Arc::clone(&self.mapping),
-        }))
+        })))
     }
 }
 
@@ -113,7 +119,7 @@ mod tests {
         let mut slab = Slab::new(4 * (3000 + 5000)).expect("memory");
         let mapping = slab.mapping();
         std::thread::scope(|scope| scope.spawn(|| mapping.populate()).join()).expect("no panic");
-        let mut pages = [slab.page(3000), slab.page(5000), slab.page(10)];
+        let mut pages = [3000, 5000, 10].map(|values| slab.page(values).expect("memory"));
         for (i, page) in pages.iter_mut().enumerate() {
             assert!(page.iter().all(|&v| v == 0.0));
             page.fill(i as f32 + 1.0);

@@ -1,7 +1,8 @@
 //! A conversation's state row by row, in the caller's hands.
 
 use super::{Fixed, Item, Page, PagedRows, RowLayout, Session};
-use crate::backend::Backend;
+use crate::error::Error;
+use crate::memory::{room, zeros};
 use lamella_kernels::PAGE;
 use lamella_program::Program;
 use lamella_program::state::layer_state;
@@ -49,8 +50,11 @@ pub struct StateRows<'a> {
 }
 
 impl RowState {
-    /// The state of `session`, a session of `program`, whose pages `backend` has laid out.
-    pub(crate) fn of(program: &Program, backend: &dyn Backend, session: &Session) -> RowState {
+    /// An empty state like `session`, an empty session of `program`.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if the system refuses.
+    pub(crate) fn like(program: &Program, session: &Session) -> Result<RowState, Error> {
         let plain = |index: usize| {
             let items = layer_state(program, index);
             let held = &session.layers[index].items;
@@ -59,15 +63,14 @@ impl RowState {
                 .map(|(item, held)| PlainItem::new(item.name, held))
                 .collect()
         };
-        let mut state = RowState {
+        let layers = (0..session.layers.len()).map(plain);
+        Ok(RowState {
             model: Arc::clone(&session.model),
             position: 0,
             context: session.context,
-            layers: (0..session.layers.len()).map(plain).collect(),
+            layers: layers.collect::<Result<_, Error>>()?,
             recent: Vec::new(),
-        };
-        state.follow(backend, session);
-        state
+        })
     }
 
     /// Tokens it has read.
@@ -114,54 +117,79 @@ impl RowState {
         Arc::ptr_eq(&self.model, model)
     }
 
-    /// Puts the state into `session`, an empty session of the same model, in pages as `backend`
-    /// lays them out.
-    pub(crate) fn fill(&self, backend: &dyn Backend, session: &mut Session) {
+    /// Puts the state into `session`, an empty session of the same model.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if the system refuses; `session` is of no use then.
+    pub(crate) fn fill(&self, session: &mut Session) -> Result<(), Error> {
+        session.prepare()?;
         let mut pages: Vec<Page> = Vec::new();
-        let layers = session.layers.iter_mut().zip(&self.layers).enumerate();
-        for (layer, (state, plain)) in layers {
-            for (index, (item, plain)) in state.items.iter_mut().zip(plain).enumerate() {
-                if let Some(rows) = item.paged() {
-                    let layout = backend.row_layout(layer, index);
-                    let needed = rows.needed_pages(self.position);
-                    pages.extend(needed.map(|page| plain.page(page, layout, rows.new_page())));
-                }
-                if let Some(fixed) = item.fixed_mut() {
-                    fixed.overwrite().1.copy_from_slice(&plain.fixed);
+        let layers = session.layers.iter_mut().zip(&self.layers);
+        let items = layers.flat_map(|(state, plain)| state.items.iter_mut().zip(plain));
+        for (item, plain) in items {
+            if let Some(rows) = item.paged() {
+                for page in rows.needed_pages(self.position) {
+                    room(&mut pages, 1)?;
+                    pages.push(plain.page(page, rows.layout(), rows.new_page()?));
                 }
             }
+            if let Some(fixed) = item.fixed_mut() {
+                fixed.overwrite().1.copy_from_slice(&plain.fixed);
+            }
         }
-        session.adopt(self.position, pages, self.recent.clone());
+        session.adopt(self.position, pages, self.recent.clone())
+    }
+
+    /// Makes room for what `session`, which is as far as this state, leaves of `tokens` more
+    /// tokens.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if the system refuses.
+    pub(crate) fn reserve(&mut self, session: &Session, tokens: usize) -> Result<(), Error> {
+        let position = session.position + tokens;
+        for (item, plain) in self.beside(session) {
+            if let Some(rows) = item.paged() {
+                let new = rows.rows_for(position).saturating_sub(plain.end());
+                room(&mut plain.rows, new.saturating_mul(plain.width))?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes over what `session`, which began as this state, has read since.
-    pub(crate) fn follow(&mut self, backend: &dyn Backend, session: &Session) {
+    pub(crate) fn follow(&mut self, session: &Session) {
         self.position = session.position;
         self.recent.clone_from(&session.recent);
-        let layers = session.layers.iter().zip(&mut self.layers).enumerate();
-        for (layer, (state, plain)) in layers {
-            for (index, (item, plain)) in state.items.iter().zip(plain).enumerate() {
-                if let Some(rows) = item.paged() {
-                    plain.append(rows, self.position, backend.row_layout(layer, index));
-                }
-                if let Some(fixed) = item.fixed() {
-                    plain.fixed.copy_from_slice(fixed.values());
-                }
+        for (item, plain) in self.beside(session) {
+            if let Some(rows) = item.paged() {
+                plain.append(rows, session.position, rows.layout());
+            }
+            if let Some(fixed) = item.fixed() {
+                plain.fixed.copy_from_slice(fixed.values());
             }
         }
+    }
+
+    /// The items of `session` beside those of this state.
+    fn beside<'a>(
+        &'a mut self,
+        session: &'a Session,
+    ) -> impl Iterator<Item = (&'a Item, &'a mut PlainItem)> {
+        let layers = session.layers.iter().zip(&mut self.layers);
+        layers.flat_map(|(state, plain)| state.items.iter().zip(plain))
     }
 }
 
 impl PlainItem {
     /// An item without tokens, like `item`.
-    fn new(name: String, item: &Item) -> PlainItem {
-        PlainItem {
+    fn new(name: String, item: &Item) -> Result<PlainItem, Error> {
+        Ok(PlainItem {
             name,
             width: item.paged().map_or(0, PagedRows::width),
             first: 0,
             rows: Vec::new(),
-            fixed: vec![0.0; item.fixed().map_or(0, |fixed: &Fixed| fixed.values().len())],
-        }
+            fixed: zeros(item.fixed().map_or(0, Fixed::len))?.into_vec(),
+        })
     }
 
     /// Rows held, and before them.

@@ -1,20 +1,26 @@
 //! Rows of state in pages that come with use.
 
+use super::layout::RowLayout;
 use super::page::Page;
+use crate::error::Error;
 use lamella_kernels::PAGE;
 use std::ops::Range;
 
-/// Places for pages that a new session has.
+/// Most places for pages that are made with the first one.
 const FIRST_PAGES: usize = 4096;
 
 /// Rows of one width, appended in order; where only the last ones are needed, the pages of the
-/// others are used again.
+/// others are used again. Between steps the places behind the newest row are zero, so that nothing
+/// of what was taken back is left.
 pub(crate) struct PagedRows {
     width: usize,
+    layout: RowLayout,
     /// Tokens a row stands for.
     per: usize,
     /// Rows needed behind the newest; `None` = all.
     keep: Option<usize>,
+    /// Places for pages to begin with.
+    places: usize,
     /// Number of the first page that is held.
     first: usize,
     /// Held pages in order, then spare ones.
@@ -26,17 +32,25 @@ pub(crate) struct PagedRows {
 }
 
 impl PagedRows {
-    /// Room for a context of `context` tokens.
-    pub(super) fn new(width: usize, per: usize, keep: Option<usize>, context: usize) -> PagedRows {
+    /// No rows yet of a context of `context` tokens, which will lie in pages as `layout` says.
+    pub(super) fn new(
+        width: usize,
+        per: usize,
+        keep: Option<usize>,
+        context: usize,
+        layout: RowLayout,
+    ) -> PagedRows {
         let rows = (context / per).max(1);
         let rows = keep.map_or(rows, |keep| rows.min(keep + 2 * PAGE));
         PagedRows {
             width,
+            layout,
             per,
             keep,
-            first: 0,
             // A claimed context is no reason to allocate; pages come with use.
-            pages: Vec::with_capacity(rows.div_ceil(PAGE).min(FIRST_PAGES)),
+            places: rows.div_ceil(PAGE).min(FIRST_PAGES),
+            first: 0,
+            pages: Vec::new(),
             held: 0,
             held_before: 0,
         }
@@ -45,6 +59,11 @@ impl PagedRows {
     /// Values of a row.
     pub(super) fn width(&self) -> usize {
         self.width
+    }
+
+    /// How a row lies in its page.
+    pub(super) fn layout(&self) -> RowLayout {
+        self.layout
     }
 
     /// Rows that `tokens` tokens have in all.
@@ -57,23 +76,47 @@ impl PagedRows {
     }
 
     /// Makes room for `tokens` tokens in all.
-    pub(super) fn reserve(&mut self, tokens: usize) {
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if the system refuses; there may be room for some then.
+    pub(super) fn reserve(&mut self, tokens: usize) -> Result<(), Error> {
         let end = self.pages_for(tokens);
         while self.first + self.held < end {
-            self.reserve_page();
+            self.reserve_page()?;
         }
+        Ok(())
     }
 
     /// Makes room for one more page.
-    fn reserve_page(&mut self) {
-        if self.held == self.pages.len() {
-            self.pages.push(self.new_page());
+    fn reserve_page(&mut self) -> Result<(), Error> {
+        match self.pages.get_mut(self.held) {
+            // A spare one has rows of long ago.
+            Some(spare) => spare.fill(0.0),
+            None => {
+                let page = self.new_page()?;
+                self.make_places()?;
+                self.pages.push(page);
+            }
         }
         self.held += 1;
+        Ok(())
+    }
+
+    /// Makes a place for one more page.
+    fn make_places(&mut self) -> Result<(), Error> {
+        if self.pages.len() < self.pages.capacity() {
+            return Ok(());
+        }
+        let more = self.pages.capacity().max(self.places).max(1);
+        let made = self.pages.try_reserve_exact(more);
+        made.map_err(|_| Error::refused(more * size_of::<Page>()))
     }
 
     /// A page of zeros.
-    pub(super) fn new_page(&self) -> Page {
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if the system refuses.
+    pub(super) fn new_page(&self) -> Result<Page, Error> {
         Page::new(self.page_values())
     }
 
@@ -81,10 +124,26 @@ impl PagedRows {
         self.held_before = self.held;
     }
 
-    /// Gives back what the failed step has added.
-    pub(super) fn roll_back(&mut self) {
+    /// Gives back what the failed step has added, which may be rows of the tokens `failed`.
+    pub(super) fn roll_back(&mut self, failed: Range<usize>) {
         self.pages.truncate(self.held_before);
         self.held = self.held_before;
+        self.clear(failed);
+    }
+
+    /// Zeroes the places of the rows of `tokens`, as far as their pages are held.
+    fn clear(&mut self, tokens: Range<usize>) {
+        let end = self
+            .rows_for(tokens.end)
+            .min((self.first + self.held) * PAGE);
+        let mut row = self.rows_for(tokens.start).max(self.first * PAGE);
+        while row < end {
+            let page = row / PAGE;
+            let next = end.min((page + 1) * PAGE);
+            let layout = self.layout;
+            layout.clear(self.page_mut(page), row % PAGE..next - page * PAGE);
+            row = next;
+        }
     }
 
     /// Frees the pages that no token after the first `tokens` sees.
@@ -115,8 +174,8 @@ impl PagedRows {
         }
     }
 
-    /// Drops the pages that hold none of the rows of the first `tokens` tokens.
-    pub(super) fn truncate(&mut self, tokens: usize) {
+    /// Drops the rows of all but the first `tokens` of `position` tokens.
+    pub(super) fn truncate(&mut self, tokens: usize, position: usize) {
         let end = self.pages_for(tokens);
         if end < self.first {
             self.first = end;
@@ -125,6 +184,7 @@ impl PagedRows {
             self.held = self.held.min(end - self.first);
         }
         self.pages.truncate(self.held);
+        self.clear(tokens..position);
     }
 
     /// Page number `page`, counted from the first row of all.
@@ -171,19 +231,27 @@ impl PagedRows {
 
     /// Rows like these for `tokens` tokens in a context of `context`, in the next of `pages`: those
     /// of [`needed_pages`](Self::needed_pages).
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if the system refuses.
     pub(super) fn restored(
         &self,
         tokens: usize,
         context: usize,
         pages: &mut impl Iterator<Item = Page>,
-    ) -> PagedRows {
-        let mut rows = PagedRows::new(self.width, self.per, self.keep, context);
+    ) -> Result<PagedRows, Error> {
+        let mut rows = PagedRows::new(self.width, self.per, self.keep, context, self.layout);
         let needed = self.needed_pages(tokens);
+        rows.places = rows.places.max(needed.len());
+        rows.make_places()?;
         rows.first = needed.start;
         rows.pages.extend(pages.take(needed.len()));
         rows.held = rows.pages.len();
         rows.held_before = rows.held;
-        rows
+        // Whoever wrote them may have left something behind the newest row.
+        let end = rows.pages_for(tokens) * PAGE * rows.per;
+        rows.clear(tokens..end);
+        Ok(rows)
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -197,16 +265,26 @@ mod tests {
 
     fn fill(rows: &mut PagedRows, tokens: std::ops::Range<usize>) {
         rows.begin();
-        rows.reserve(tokens.end);
+        rows.reserve(tokens.end).expect("memory");
         for t in tokens.clone() {
             rows.row_mut(t).fill(t as f32);
         }
         rows.commit(tokens.end);
     }
 
+    /// Rows of four tokens each.
+    fn fill_four(rows: &mut PagedRows, tokens: std::ops::Range<usize>) {
+        rows.begin();
+        rows.reserve(tokens.end).expect("memory");
+        for row in tokens.start / 4..tokens.end / 4 {
+            rows.row_mut(row).fill(2.0);
+        }
+        rows.commit(tokens.end);
+    }
+
     #[test]
     fn a_window_keeps_what_is_needed_and_uses_pages_again() {
-        let mut rows = PagedRows::new(2, 1, Some(100), 100_000);
+        let mut rows = PagedRows::new(2, 1, Some(100), 100_000, RowLayout::Plain);
         let mut position = 0;
         for step in [1, 300, 1, 1, 77, 1000, 1] {
             fill(&mut rows, position..position + step);
@@ -218,22 +296,29 @@ mod tests {
             assert!(rows.pages.len() <= 100 / PAGE + 6, "{}", rows.pages.len());
         }
         assert!(rows.reaches(position - 20) && !rows.reaches(position - 500));
-        rows.truncate(position - 20);
+        rows.truncate(position - 20, position);
         fill(&mut rows, position - 20..position);
         assert_eq!(rows.row(position - 1), [(position - 1) as f32; 2]);
-        rows.truncate(0);
+        rows.truncate(0, position);
         fill(&mut rows, 0..5);
         assert_eq!(rows.row(3), [3.0; 2]);
     }
 
     #[test]
     fn a_failed_step_leaves_nothing_behind() {
-        let mut rows = PagedRows::new(1, 4, None, 4096);
+        let mut rows = PagedRows::new(1, 4, None, 4096, RowLayout::Plain);
         fill(&mut rows, 0..0);
         rows.begin();
-        rows.reserve(1000);
+        rows.reserve(1000).expect("memory");
         assert_eq!(rows.bytes(), (250usize.div_ceil(PAGE) * PAGE * 4) as u64);
-        rows.roll_back();
+        rows.roll_back(0..1000);
         assert_eq!(rows.bytes(), 0);
+        fill_four(&mut rows, 0..40);
+        rows.begin();
+        rows.reserve(1000).expect("memory");
+        rows.row_mut(10).fill(1.0);
+        rows.roll_back(40..1000);
+        assert!(rows.page(0)[10..].iter().all(|&v| v == 0.0));
+        assert_eq!(rows.page(0)[..10], [2.0; 10]);
     }
 }

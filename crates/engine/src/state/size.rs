@@ -71,7 +71,10 @@ impl Session {
             ),
             limit,
             origin: "the session's limit".to_owned(),
-            advice: "Restore into a new session, or give this one a larger limit".to_owned(),
+            advice:
+                "Old and new state are there at once. Restore into a new session, after ending \
+                     this one if there is no room for both, or give it a larger limit"
+                    .to_owned(),
         })
     }
 }

@@ -37,8 +37,11 @@ impl Before {
 
 impl Session {
     /// A checkpoint, where dropping tokens would not bring the state back.
-    pub(crate) fn mark_if_overwritten(&self) -> Option<Checkpoint> {
-        self.overwrites().then(|| self.checkpoint())
+    ///
+    /// # Errors
+    /// As [`checkpoint`](Session::checkpoint).
+    pub(crate) fn mark_if_overwritten(&self) -> Result<Option<Checkpoint>, Error> {
+        self.overwrites().then(|| self.checkpoint()).transpose()
     }
 
     /// Takes back the last step whole, at no cost.
@@ -57,13 +60,10 @@ impl Session {
         };
         self.before.forget();
         std::mem::swap(&mut self.recent, &mut self.before.recent);
-        self.position = start;
         self.items_mut()
             .filter_map(Item::fixed_mut)
             .for_each(Fixed::undo);
-        for rows in self.paged_mut() {
-            rows.truncate(start);
-        }
+        self.go_back(start);
         Ok(())
     }
 }

@@ -65,7 +65,7 @@ fn kv_shape(a: &Attention) -> KvShape {
 }
 
 /// How rows of item `item` of such a layer lie in their pages.
-pub(super) fn row_layout(a: &Attention, item: usize) -> RowLayout {
+pub(crate) fn row_layout(a: &Attention, item: usize) -> RowLayout {
     match item {
         0 if !is_listed(a) => RowLayout::Keys(kv_shape(a)),
         1 if !is_listed(a) => RowLayout::Values(kv_shape(a)),

@@ -24,9 +24,10 @@ use crate::error::Error;
 use crate::experts::ExpertStore;
 use crate::memory::Buffer;
 use crate::profile::{Clock, Operator};
-use crate::state::{RowLayout, item_names};
+use crate::state::item_names;
 use crate::step::Span;
 use crate::weights::Loaded;
+pub(crate) use attention::row_layout;
 use lamella_container::Store;
 use lamella_kernels::{
     Epilogue, Isa, Kernels, NormWeight, Pool, Rows, SharedRows, angles, rope_frequencies,
@@ -333,13 +334,6 @@ impl Backend for Cpu {
 
     fn clock(&mut self) -> Option<&mut Clock> {
         Some(&mut self.core.clock)
-    }
-
-    fn row_layout(&self, layer: usize, item: usize) -> RowLayout {
-        match &self.core.program.layer(layer).mixer.body {
-            Mixer::Attention(a) => attention::row_layout(a, item),
-            _ => RowLayout::Plain,
-        }
     }
 
     fn load(&mut self, segments: &[Segment], rows: &[f32]) -> Result<(), Error> {

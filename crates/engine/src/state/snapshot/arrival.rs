@@ -2,6 +2,8 @@
 
 use super::SnapshotError;
 use super::chunks::{CHUNK, Chunks, Digest, PIECE, Total, read_exact};
+use crate::error::Error;
+use crate::memory::room;
 use crate::state::Page;
 use lamella_kernels::any_non_finite;
 use std::collections::VecDeque;
@@ -95,13 +97,16 @@ struct Checker {
 }
 
 impl Checker {
-    fn new(header: &Digest) -> Checker {
-        Checker {
+    /// With room for `pages` pages.
+    fn new(header: &Digest, pages: usize) -> Result<Checker, Error> {
+        let mut list = Vec::new();
+        room(&mut list, pages)?;
+        Ok(Checker {
             chunks: Chunks::new(),
             total: Total::new(header),
             expected: VecDeque::new(),
-            pages: Vec::new(),
-        }
+            pages: list,
+        })
     }
 
     fn take(&mut self, arrival: Arrival<'_>) -> Result<(), SnapshotError> {
@@ -160,24 +165,25 @@ impl Checker {
 }
 
 /// Reads a payload behind a header with this digest by `read`, which hands on what arrives, and
-/// checks all of it; the pages, in their order. `apart` allows a second thread, which checks while
-/// this one reads on.
+/// checks all of it; its `pages` pages, in their order. `apart` allows a second thread, which checks
+/// while this one reads on.
 pub(super) fn checked<'a>(
     header: &Digest,
     apart: bool,
-    read: impl FnOnce(&mut Take<'_, 'a>) -> Result<(), SnapshotError>,
-) -> Result<Vec<Page>, SnapshotError> {
+    pages: usize,
+    read: impl FnOnce(&mut Take<'_, 'a>) -> Result<(), Error>,
+) -> Result<Vec<Page>, Error> {
     std::thread::scope(|scope| {
         let (sender, receiver) = sync_channel::<Arrival<'a>>(WAITING);
+        let mut checker = Checker::new(header, pages)?;
         let check = move || {
-            let mut checker = Checker::new(header);
             receiver.iter().try_for_each(|a| checker.take(a))?;
             Ok(checker.pages)
         };
         let thread = std::thread::Builder::new().name("lamella-digest".to_owned());
         let thread = apart.then(|| thread.spawn_scoped(scope, check).ok());
         let Some(thread) = thread.flatten() else {
-            let mut checker = Checker::new(header);
+            let mut checker = Checker::new(header, pages)?;
             read(&mut |arrival| checker.take(arrival))?;
             return Ok(checker.pages);
         };
@@ -185,7 +191,10 @@ pub(super) fn checked<'a>(
         let result = read(&mut |a| sender.send(a).map_err(|_| SnapshotError::Total));
         drop(sender);
         match thread.join() {
-            Ok(checked) => checked.and_then(|pages| result.map(|()| pages)),
+            Ok(checked) => {
+                let pages = checked.map_err(|error: SnapshotError| error.into());
+                pages.and_then(|pages| result.map(|()| pages))
+            }
             Err(panic) => resume_unwind(panic),
         }
     })
@@ -210,18 +219,13 @@ mod tests {
     }
 
     /// Reads pages of `piece` values and, at the end, values in their place.
-    fn read(
-        stream: &[u8],
-        count: usize,
-        piece: usize,
-        apart: bool,
-    ) -> Result<Vec<f32>, SnapshotError> {
+    fn read(stream: &[u8], count: usize, piece: usize, apart: bool) -> Result<Vec<f32>, Error> {
         let mut source = stream;
         let mut place = vec![0.0; count % piece];
-        let pages = checked(&HEADER, apart, |take| {
+        let pages = checked(&HEADER, apart, count / piece, |take| {
             let mut reader = Reader::new(&mut source);
             for item in 0..count / piece {
-                let mut page = Page::new(piece);
+                let mut page = Page::new(piece)?;
                 reader.fill(&mut page, take)?;
                 let values = Values::Page(page);
                 take(Arrival::Values { item, values })?;
@@ -229,7 +233,7 @@ mod tests {
             reader.fill(&mut place, take)?;
             let values = Values::Place(&mut place);
             take(Arrival::Values { item: 0, values })?;
-            reader.finish(take)
+            Ok(reader.finish(take)?)
         })?;
         assert!(source.is_empty(), "bytes left over");
         let pages = pages.iter().flat_map(|page| page.iter().copied());
@@ -271,7 +275,7 @@ mod tests {
             assert!(
                 matches!(
                     read(&stream[..at], 75, 16, apart),
-                    Err(SnapshotError::Truncated)
+                    Err(Error::Snapshot(SnapshotError::Truncated))
                 ),
                 "cut at {at}"
             );
@@ -288,7 +292,7 @@ mod tests {
         for apart in [false, true] {
             let error = read(&stream, CHUNK / 2, 1000, apart).unwrap_err();
             assert!(
-                matches!(error, SnapshotError::Chunk { index: 0 }),
+                matches!(error, Error::Snapshot(SnapshotError::Chunk { index: 0 })),
                 "{error}"
             );
         }
@@ -301,7 +305,10 @@ mod tests {
         let stream = written(&payload, 100, false);
         for apart in [false, true] {
             let error = read(&stream, 100, 10, apart).unwrap_err();
-            assert!(matches!(error, SnapshotError::Meaning(_)), "{error}");
+            assert!(
+                matches!(error, Error::Snapshot(SnapshotError::Meaning(_))),
+                "{error}"
+            );
         }
     }
 

@@ -19,7 +19,7 @@ mod header;
 use super::page::{Page, Slab};
 use super::{Item, Session};
 use crate::error::Error;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, check_stacks, room};
 use arrival::{Arrival, Reader, Take, Values};
 use chunks::APART;
 use header::Header;
@@ -97,19 +97,22 @@ pub enum SnapshotError {
     Meaning(String),
 }
 
+/// What stands for values that are in no memory yet.
+static ZEROS: [u8; chunks::PIECE] = [0; chunks::PIECE];
+
 /// Values that are read at once into a place, as many as a page may have.
 const VALUES: usize = 128 << 10;
 
 /// Writes `session` to `sink`, with the help of another thread if there are several.
 ///
 /// # Errors
-/// [`SnapshotError::Write`].
+/// [`SnapshotError::Write`]; [`Error::Allocation`] if the system refuses memory.
 pub(crate) fn write(
     identity: &Identity,
     session: &Session,
     sink: &mut dyn Write,
     threads: usize,
-) -> Result<(), SnapshotError> {
+) -> Result<(), Error> {
     let position = session.position;
     let header = Header {
         model: identity.model,
@@ -123,20 +126,37 @@ pub(crate) fn write(
     };
     let (bytes, digest) = header.encode();
     sink.write_all(&bytes).map_err(SnapshotError::Write)?;
+    let parts = parts(session)?;
+    let apart = apart(threads, header.payload);
+    Ok(chunks::write(sink, &digest, &parts, apart)?)
+}
+
+/// The bytes of the state, in their order.
+fn parts(session: &Session) -> Result<Vec<&[u8]>, Error> {
     let mut parts = Vec::new();
     for item in session.items() {
         if let Some(rows) = item.paged() {
-            let pages = rows.needed_pages(position);
+            let pages = rows.needed_pages(session.position);
+            room(&mut parts, pages.len())?;
             parts.extend(pages.map(|page| rows.page(page).as_bytes()));
         }
-        parts.extend(item.fixed().map(|fixed| fixed.values().as_bytes()));
+        if let Some(fixed) = item.fixed() {
+            let values = fixed.values().as_bytes();
+            // What is in no memory yet is zero.
+            let zeros = size_of::<f32>() * fixed.len() - values.len();
+            room(&mut parts, 2 + zeros / ZEROS.len())?;
+            parts.push(values);
+            let starts = (0..zeros).step_by(ZEROS.len());
+            parts.extend(starts.map(|start| &ZEROS[..ZEROS.len().min(zeros - start)]));
+        }
     }
-    chunks::write(
-        sink,
-        &digest,
-        &parts,
-        threads > 1 && header.payload >= APART,
-    )
+    Ok(parts)
+}
+
+/// Whether a payload is worth a second thread, where there may be several; a limited address space
+/// must have room for its stack.
+fn apart(threads: usize, payload: u64) -> bool {
+    threads > 1 && payload >= APART && check_stacks(2).is_ok()
 }
 
 /// Replaces the state of `session` by that of the snapshot in `source`, reading not a byte beyond
@@ -144,7 +164,7 @@ pub(crate) fn write(
 ///
 /// # Errors
 /// [`SnapshotError`]; [`Error::Memory`] if a limited session has no room for the new state beside
-/// its own. The session is then as it was.
+/// its own; [`Error::Allocation`] if the system has none. The session is then as it was.
 pub(crate) fn read(
     identity: &Identity,
     session: &mut Session,
@@ -157,8 +177,11 @@ pub(crate) fn read(
     let paged = session.items().filter_map(Item::paged);
     let added = paged.map(|rows| rows.needed_pages(position).len() as u64 * rows.page_bytes());
     let added = added.sum();
+    session.prepare()?;
     session.check_limit(added)?;
-    let apart = threads > 1 && header.payload >= APART;
+    let paged = session.items().filter_map(Item::paged);
+    let count = paged.map(|rows| rows.needed_pages(position).len()).sum();
+    let apart = apart(threads, header.payload);
     let mut slab = slab(session, added);
     let pages = std::thread::scope(|scope| {
         if let Some(mapping) = slab.as_ref().filter(|_| apart).map(Slab::mapping) {
@@ -166,21 +189,16 @@ pub(crate) fn read(
             // Without it the memory comes as it is written.
             let _ = thread.spawn_scoped(scope, move || mapping.populate());
         }
-        arrival::checked(&digest, apart, |take| {
+        arrival::checked(&digest, apart, count, |take| {
             read_items(session, position, slab.as_mut(), Reader::new(source), take)
         })
     });
-    match pages {
-        Ok(pages) => {
-            session.adopt(position, pages, header.recent);
-            Ok(())
-        }
-        Err(error) => {
-            let fixed = session.items_mut().filter_map(Item::fixed_mut);
-            fixed.for_each(super::Fixed::roll_back);
-            Err(error.into())
-        }
+    let restored = pages.and_then(|pages| session.adopt(position, pages, header.recent));
+    if restored.is_err() {
+        let fixed = session.items_mut().filter_map(Item::fixed_mut);
+        fixed.for_each(super::Fixed::roll_back);
     }
+    restored
 }
 
 /// One mapping for new pages of `bytes` bytes, if they are worth it and its last page of the system
@@ -240,13 +258,13 @@ fn read_items<'a>(
     mut slab: Option<&mut Slab>,
     mut reader: Reader<'_>,
     take: &mut Take<'_, 'a>,
-) -> Result<(), SnapshotError> {
+) -> Result<(), Error> {
     for (item, state) in session.items_mut().enumerate() {
         if let Some(rows) = state.paged() {
             for _ in rows.needed_pages(position) {
                 let mut page = match &mut slab {
-                    Some(slab) => slab.page(rows.page_values()),
-                    None => rows.new_page(),
+                    Some(slab) => slab.page(rows.page_values())?,
+                    None => rows.new_page()?,
                 };
                 reader.fill(&mut page, take)?;
                 let values = Values::Page(page);
@@ -262,7 +280,7 @@ fn read_items<'a>(
             }
         }
     }
-    reader.finish(take)
+    Ok(reader.finish(take)?)
 }
 
 /// Bytes of state at `position`.
@@ -271,7 +289,9 @@ fn payload_bytes(session: &Session, position: usize) -> u64 {
         let paged = item.paged().map_or(0, |rows| {
             rows.needed_pages(position).len() as u64 * rows.page_bytes()
         });
-        let fixed = item.fixed().map_or(0, |f| size_of_val(f.values()) as u64);
+        let fixed = item
+            .fixed()
+            .map_or(0, |f| (size_of::<f32>() * f.len()) as u64);
         paged + fixed
     });
     items.sum()
@@ -280,13 +300,23 @@ fn payload_bytes(session: &Session, position: usize) -> u64 {
 impl Session {
     /// Takes restored state for its own: pages in the order of the items, and what the overwritten
     /// items hold in their second copy.
-    pub(super) fn adopt(&mut self, position: usize, pages: Vec<Page>, recent: Vec<u32>) {
-        let context = self.context;
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if the system refuses; the rows are then as they were.
+    pub(super) fn adopt(
+        &mut self,
+        position: usize,
+        pages: Vec<Page>,
+        recent: Vec<u32>,
+    ) -> Result<(), Error> {
         let mut pages = pages.into_iter();
+        let paged = self.items().filter_map(Item::paged);
+        let restored = paged.map(|rows| rows.restored(position, self.context, &mut pages));
+        let restored = restored.collect::<Result<Vec<_>, Error>>()?;
+        for (rows, new) in self.paged_mut().zip(restored) {
+            *rows = new;
+        }
         for item in self.items_mut() {
-            if let Some(rows) = item.paged_mut() {
-                *rows = rows.restored(position, context, &mut pages);
-            }
             if let Some(fixed) = item.fixed_mut() {
                 fixed.commit();
             }
@@ -295,5 +325,6 @@ impl Session {
         self.position = position;
         self.recent.clear();
         self.recent.extend(recent);
+        Ok(())
     }
 }
