@@ -148,7 +148,7 @@ fn traceless(model: &Model, all: &[u32], at: usize, place: &str) {
     let (mut session, mut polls) = (started(), 0);
     while cancelled(model, &mut session, &all[at..at + 40], polls) {
         assert!(snapshot(model, &session) == expected, "{place}, {polls}");
-        polls += 1 + polls;
+        polls = 2 * polls + 1;
     }
     assert!(polls > 2, "{place}: cancelled at {polls} places");
     assert_eq!(session.position(), at + 40);
