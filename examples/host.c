@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANGES = 2, CONTEXT = 1024, ANSWER = 100 };
+enum { RANGES = 2, CONTEXT = 1024, ANSWER = 100, LINE = 8192, PROMPT = LINE + 64 };
 
 static char error[256];
 static ColiEdgeEngine *edge;
@@ -20,6 +20,7 @@ static ColiEdgeCapabilities ends;
 static ColiSegmentEngine *engines[RANGES];
 static ColiSegmentSession *sessions[RANGES];
 static uint64_t position;
+static uint32_t most = UINT32_MAX; /* rows that every part takes at once */
 
 static void need(int failed, const char *what) {
     if (!failed) return;
@@ -55,14 +56,14 @@ static void open_range(const char *dir, int n) {
              strcmp(range.numeric_class, ends.numeric_class) ||
              range.state_dtype != ends.state_dtype || range.state_width != ends.state_width,
          "the range does not fit the edge");
-    session.struct_size = sizeof session;
-    session.context_tokens = options.context_tokens;
+    if (range.max_batch_rows && range.max_batch_rows < most) most = range.max_batch_rows;
+    session.struct_size = sizeof session, session.context_tokens = options.context_tokens;
     need(coli_segment_session_create(engines[n], &session, &sessions[n], error, sizeof error),
          "session");
 }
 
-/* Takes ids through the chain and returns the one that most likely follows. */
-static int32_t follow(const int32_t *ids, uint32_t rows) {
+/* Takes ids through the chain, `most` at once, and returns the one that most likely follows. */
+static int32_t step(const int32_t *ids, uint32_t rows) {
     const size_t width = ends.state_width * (ends.state_dtype == COLI_EDGE_DTYPE_F32 ? 4u : 2u);
     char *rows_in = malloc(rows * width), *rows_out = malloc(rows * width);
     ColiEdgeEmbedRequest embed = {0};
@@ -70,9 +71,8 @@ static int32_t follow(const int32_t *ids, uint32_t rows) {
     int32_t next = -1;
     need(!rows_in || !rows_out, "memory");
     embed.struct_size = sizeof embed;
-    embed.rows = rows;
+    embed.token_count = embed.rows = rows;
     embed.token_ids = ids;
-    embed.token_count = rows;
     embed.output = rows_in;
     embed.output_bytes = rows * width;
     need(coli_edge_embed(edge, &embed, error, sizeof error), "embed");
@@ -81,8 +81,7 @@ static int32_t follow(const int32_t *ids, uint32_t rows) {
         run.struct_size = sizeof run;
         run.rows = rows;
         run.position = position;
-        run.input = rows_in;
-        run.output = rows_out;
+        run.input = rows_in, run.output = rows_out;
         run.input_bytes = run.output_bytes = rows * width;
         need(coli_segment_run(sessions[n], &run, error, sizeof error), "run");
         memcpy(rows_in, rows_out, rows * width);
@@ -95,27 +94,35 @@ static int32_t follow(const int32_t *ids, uint32_t rows) {
     choose.token_ids = &next;
     choose.token_capacity = 1;
     need(coli_edge_select(edge, &choose, error, sizeof error), "select");
-    free(rows_in);
-    free(rows_out);
+    free(rows_in), free(rows_out);
+    return next;
+}
+
+static int32_t follow(const int32_t *ids, size_t count) {
+    int32_t next = -1;
+    for (size_t rows; count > 0; ids += rows, count -= rows) {
+        rows = count < most ? count : most;
+        next = step(ids, (uint32_t)rows);
+    }
     return next;
 }
 
 static void answer(const char *message) {
-    char prompt[2048], text[16 * ANSWER];
-    int32_t ids[2048], said[ANSWER];
+    char prompt[PROMPT], text[16 * ANSWER];
+    int32_t ids[PROMPT], said[ANSWER];
     size_t count, bytes, n = 0;
     const int length = snprintf(prompt, sizeof prompt,
         "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n", message);
-    need(coli_edge_tokenize(edge, prompt, (size_t)length, ids, 2048, &count, error,
+    need(coli_edge_tokenize(edge, prompt, (size_t)length, ids, PROMPT, &count, error,
                             sizeof error), "tokenize");
-    int32_t next = follow(ids, (uint32_t)count);
+    int32_t next = follow(ids, count);
     while (next != ends.eos_token_id && n < ANSWER) {
         said[n++] = next;
         next = follow(&said[n - 1], 1);
     }
-    need(coli_edge_tokenize(edge, "<|im_end|>\n", 11, ids, 2048, &count, error, sizeof error),
+    need(coli_edge_tokenize(edge, "<|im_end|>\n", 11, ids, PROMPT, &count, error, sizeof error),
          "tokenize");
-    follow(ids, (uint32_t)count);
+    follow(ids, count);
     text[0] = 0;
     if (n) need(coli_edge_detokenize(edge, said, n, text, sizeof text, &bytes, error,
                                      sizeof error), "detokenize");
@@ -123,10 +130,11 @@ static void answer(const char *message) {
 }
 
 int main(int argc, char **argv) {
-    char line[1024];
+    char line[LINE];
     if (argc != 2) return fprintf(stderr, "usage: host MODEL_DIR < messages\n"), 2;
     need(coli_olmoe_edge_adapter_register() || coli_olmoe_segment_adapter_register(), "register");
     open_edge(argv[1]);
+    if (ends.max_batch_rows) most = ends.max_batch_rows;
     for (int n = 0; n < RANGES; n++) open_range(argv[1], n);
     while (fgets(line, sizeof line, stdin)) {
         line[strcspn(line, "\n")] = 0;

@@ -69,6 +69,7 @@ class Chain:
         self.ends = EdgeCapabilities()
         self.call("coli_edge_engine_capabilities", self.edge, c.byref(self.ends))
         self.row = self.ends.state_width * DTYPE_BYTES[self.ends.state_dtype]
+        self.most = self.ends.max_batch_rows or 2**32 - 1  # rows that every part takes at once
         self.ranges = [self.open_range(n) for n in range(RANGES)]
 
     def call(self, name, *arguments):
@@ -87,6 +88,7 @@ class Chain:
         for name in ("state_schema", "numeric_class", "state_dtype", "state_width"):
             if getattr(said, name) != getattr(self.ends, name):
                 raise RuntimeError(f"range {n} does not fit the edge: {name}")
+        self.most = min(self.most, said.max_batch_rows or self.most)
         options = SessionOptions(context_tokens=context)
         self.call("coli_segment_session_create", engine, c.byref(options), c.byref(session))
         return engine, session
@@ -114,7 +116,11 @@ class Chain:
         return text.raw[:length.value].decode(errors="replace")
 
     def follow(self, ids):
-        """Takes ids through the chain and returns the one that most likely follows."""
+        """Takes any number of ids through the chain; returns the one that most likely follows."""
+        return [self.step(ids[at:at + self.most]) for at in range(0, len(ids), self.most)][-1]
+
+    def step(self, ids):
+        """Takes as many ids through the chain as its parts take at once."""
         rows, array = len(ids), (c.c_int32 * len(ids))(*ids)
         size, state = rows * self.row, c.create_string_buffer(rows * self.row)
         request = EmbedRequest(rows=rows, token_ids=c.addressof(array), token_count=rows,

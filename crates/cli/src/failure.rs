@@ -70,10 +70,22 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
         return ExitCode::SUCCESS;
     }
-    let line = one_line(&format!("{error:#}"));
+    let line = one_line(&format!("{error:#}{}", options_for(error)));
     // Nothing is left to do if standard error is closed too.
     let _ = writeln!(io::stderr().lock(), "lamella: {line}");
     ExitCode::from(kind(error) as u8)
+}
+
+/// The options behind the words of an engine that knows no command line.
+fn options_for(error: &anyhow::Error) -> &'static str {
+    use lamella_engine::Error;
+    let found = error.chain().find_map(|cause| cause.downcast_ref());
+    match found {
+        Some(Error::Memory { advice, .. }) if !advice.contains("--") => {
+            " (`lamella convert`, --context, --memory)"
+        }
+        _ => "",
+    }
 }
 
 /// Longest word of an error line and longest line, in characters: paths are seldom longer, and the

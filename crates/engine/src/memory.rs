@@ -165,7 +165,7 @@ pub(crate) fn room<T>(list: &mut Vec<T>, more: usize) -> Result<(), Error> {
 pub struct MemoryLimit {
     /// Bytes.
     pub bytes: u64,
-    /// In words: "available on this machine", "cgroup limit", "--memory".
+    /// In words: "available on this machine", "cgroup limit", "the one that was set".
     pub origin: String,
 }
 
@@ -177,7 +177,7 @@ impl MemoryLimit {
         if let Some(bytes) = asked {
             return MemoryLimit {
                 bytes,
-                origin: "--memory".to_owned(),
+                origin: "the one that was set".to_owned(),
             };
         }
         let limits = [
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn limits_say_where_they_come_from() {
-        assert_eq!(MemoryLimit::resolve(Some(5)).origin, "--memory");
+        assert_eq!(MemoryLimit::resolve(Some(5)).origin, "the one that was set");
         assert!(MemoryLimit::resolve(None).bytes > 0);
         assert_eq!(
             meminfo_field("MemAvailable:   12 kB\n", "MemAvailable:"),

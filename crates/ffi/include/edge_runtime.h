@@ -67,7 +67,7 @@ typedef enum ColiEdgeDType {
     /** IEEE 754 binary16. */
     COLI_EDGE_DTYPE_F16 = 2,
     /** The upper half of a binary32. */
-    COLI_EDGE_DTYPE_BF16 = 3,
+    COLI_EDGE_DTYPE_BF16 = 3
 } ColiEdgeDType;
 
 /** The opened ends of a model. */

@@ -47,7 +47,7 @@ typedef enum LamellaCode {
     /** A snapshot is damaged, is of something else, or its stream ended. */
     LAMELLA_SNAPSHOT = 15,
     /** Rows, weights or results that are no finite numbers. */
-    LAMELLA_NON_FINITE = 16,
+    LAMELLA_NON_FINITE = 16
 } LamellaCode;
 
 /**
@@ -72,7 +72,7 @@ typedef struct LamellaSegmentStatistics {
     uint64_t runs;
     /** Rows of these runs. */
     uint64_t rows;
-    /** Runs that were cancelled while they computed. */
+    /** Runs that were cancelled while they waited or computed. */
     uint64_t cancelled;
     /** Runs that failed while they computed. */
     uint64_t failed;
@@ -84,7 +84,50 @@ typedef struct LamellaSegmentStatistics {
     uint64_t snapshot_bytes_written;
     /** Bytes of snapshots that hosts gave. */
     uint64_t snapshot_bytes_read;
+    /**
+     * Routed experts of the range that are read from disk when a run needs them; 0 where all are
+     * in memory, and so are the five below.
+     */
+    uint64_t expert_count;
+    /** Experts that memory has room for. */
+    uint64_t expert_slots;
+    /** Experts that runs needed, one that several rows of a run chose counted once. */
+    uint64_t expert_uses;
+    /** Those of them that were in memory. */
+    uint64_t expert_hits;
+    /** Bytes of experts that were read from disk. */
+    uint64_t expert_bytes_read;
+    /** Time in which runs waited for these bytes. */
+    uint64_t expert_wait_nanoseconds;
 } LamellaSegmentStatistics;
+
+/** What was done with the ends of a model since they were opened. */
+typedef struct LamellaEdgeStatistics {
+    /** `sizeof(LamellaEdgeStatistics)` of whoever reads it. */
+    uint32_t struct_size;
+    /** Zero. */
+    uint32_t reserved_u32;
+    /** Bytes of weights in memory. */
+    uint64_t weight_bytes;
+    /** Bytes of weights of which calls read their rows from disk. */
+    uint64_t weight_bytes_on_disk;
+    /** Bytes of working buffers. */
+    uint64_t workspace_bytes;
+    /** Rows of embeddings that were made. */
+    uint64_t rows_embedded;
+    /** Rows for which an id was selected. */
+    uint64_t rows_selected;
+    /** Rows for which logits were made. */
+    uint64_t rows_of_logits;
+    /** Calls that were cancelled while they waited or computed. */
+    uint64_t cancelled;
+    /** Calls that failed while they computed. */
+    uint64_t failed;
+    /** Time in which calls computed. */
+    uint64_t run_nanoseconds;
+    /** Time in which calls waited for others of the same engine. */
+    uint64_t wait_nanoseconds;
+} LamellaEdgeStatistics;
 
 #ifdef __cplusplus
 extern "C" {
@@ -142,7 +185,9 @@ int lamella_cancel_poll(void *cancel);
 void lamella_cancel_free(struct LamellaCancel *cancel);
 
 /**
- * Writes what was done in an engine. A block longer than ours is zeroed in all its length first.
+ * Writes what was done in an engine. A block longer than ours is zeroed in all its length first;
+ * one as long as an earlier version had it (96 bytes at least) gets what fits. `struct_size`
+ * becomes the bytes that were written.
  *
  * `statistics` is NULL or writable for as long as it says; `error` is NULL or `error_size` bytes.
  */
@@ -150,6 +195,17 @@ int lamella_segment_statistics(const ColiSegmentEngine *engine,
                                struct LamellaSegmentStatistics *statistics,
                                char *error,
                                size_t error_size);
+
+/**
+ * Writes what was done with the ends of a model. A block longer than ours is zeroed in all its
+ * length first.
+ *
+ * `statistics` is NULL or writable for as long as it says; `error` is NULL or `error_size` bytes.
+ */
+int lamella_edge_statistics(const ColiEdgeEngine *engine,
+                            struct LamellaEdgeStatistics *statistics,
+                            char *error,
+                            size_t error_size);
 
 /**
  * Runs rows of several sessions of one engine in one step, in which the weights, and each expert

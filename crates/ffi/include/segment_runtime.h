@@ -64,7 +64,7 @@ typedef enum ColiSegmentDType {
     /** IEEE 754 binary16. */
     COLI_SEGMENT_DTYPE_F16 = 2,
     /** The upper half of a binary32. */
-    COLI_SEGMENT_DTYPE_BF16 = 3,
+    COLI_SEGMENT_DTYPE_BF16 = 3
 } ColiSegmentDType;
 
 /** An opened layer range. */

@@ -31,7 +31,7 @@ pub struct LamellaSegmentStatistics {
     pub runs: u64,
     /// Rows of these runs.
     pub rows: u64,
-    /// Runs that were cancelled while they computed.
+    /// Runs that were cancelled while they waited or computed.
     pub cancelled: u64,
     /// Runs that failed while they computed.
     pub failed: u64,
@@ -43,9 +43,57 @@ pub struct LamellaSegmentStatistics {
     pub snapshot_bytes_written: u64,
     /// Bytes of snapshots that hosts gave.
     pub snapshot_bytes_read: u64,
+    /// Routed experts of the range that are read from disk when a run needs them; 0 where all are
+    /// in memory, and so are the five below.
+    pub expert_count: u64,
+    /// Experts that memory has room for.
+    pub expert_slots: u64,
+    /// Experts that runs needed, one that several rows of a run chose counted once.
+    pub expert_uses: u64,
+    /// Those of them that were in memory.
+    pub expert_hits: u64,
+    /// Bytes of experts that were read from disk.
+    pub expert_bytes_read: u64,
+    /// Time in which runs waited for these bytes.
+    pub expert_wait_nanoseconds: u64,
 }
 
-/// Writes what was done in an engine. A block longer than ours is zeroed in all its length first.
+/// What was done with the ends of a model since they were opened.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct LamellaEdgeStatistics {
+    /// `sizeof(LamellaEdgeStatistics)` of whoever reads it.
+    pub struct_size: u32,
+    /// Zero.
+    pub reserved_u32: u32,
+    /// Bytes of weights in memory.
+    pub weight_bytes: u64,
+    /// Bytes of weights of which calls read their rows from disk.
+    pub weight_bytes_on_disk: u64,
+    /// Bytes of working buffers.
+    pub workspace_bytes: u64,
+    /// Rows of embeddings that were made.
+    pub rows_embedded: u64,
+    /// Rows for which an id was selected.
+    pub rows_selected: u64,
+    /// Rows for which logits were made.
+    pub rows_of_logits: u64,
+    /// Calls that were cancelled while they waited or computed.
+    pub cancelled: u64,
+    /// Calls that failed while they computed.
+    pub failed: u64,
+    /// Time in which calls computed.
+    pub run_nanoseconds: u64,
+    /// Time in which calls waited for others of the same engine.
+    pub wait_nanoseconds: u64,
+}
+
+/// What `LamellaSegmentStatistics` had at first: the least that is written.
+const FIRST_SEGMENT_STATISTICS: usize = 96;
+
+/// Writes what was done in an engine. A block longer than ours is zeroed in all its length first;
+/// one as long as an earlier version had it (96 bytes at least) gets what fits. `struct_size`
+/// becomes the bytes that were written.
 ///
 /// # Safety
 /// `statistics` is NULL or writable for as long as it says; `error` is NULL or `error_size` bytes.
@@ -61,9 +109,13 @@ pub unsafe extern "C" fn lamella_segment_statistics(
         enter(error, error_size, |report| {
             let engine = SEGMENT_ENGINES.get(report, engine)?;
             let range = Range::of(&engine).ok_or_else(|| foreign(report))?;
-            let size = checks::block_size(report, statistics)?;
-            statistics.cast::<u8>().write_bytes(0, size);
-            statistics.write(statistics_of(range));
+            let size = checks::block_size_from(report, statistics, FIRST_SEGMENT_STATISTICS)?;
+            let mut said = statistics_of(range);
+            let known = size.min(size_of_val(&said));
+            said.struct_size = known as u32;
+            let to = statistics.cast::<u8>();
+            to.write_bytes(0, size);
+            std::ptr::copy_nonoverlapping((&raw const said).cast::<u8>(), to, known);
             Ok(())
         })
     }
@@ -86,6 +138,56 @@ fn statistics_of(range: &Range) -> LamellaSegmentStatistics {
         wait_nanoseconds: read(&counts.wait_nanoseconds),
         snapshot_bytes_written: read(&counts.bytes_written),
         snapshot_bytes_read: read(&counts.bytes_read),
+        expert_count: 0,
+        expert_slots: 0,
+        expert_uses: 0,
+        expert_hits: 0,
+        expert_bytes_read: 0,
+        expert_wait_nanoseconds: 0,
+    }
+}
+
+/// Writes what was done with the ends of a model. A block longer than ours is zeroed in all its
+/// length first.
+///
+/// # Safety
+/// `statistics` is NULL or writable for as long as it says; `error` is NULL or `error_size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lamella_edge_statistics(
+    engine: *const ColiEdgeEngine,
+    statistics: *mut LamellaEdgeStatistics,
+    error: *mut c_char,
+    error_size: usize,
+) -> c_int {
+    // SAFETY: the caller's contract covers all that is done here.
+    unsafe {
+        enter(error, error_size, |report| {
+            let engine = EDGE_ENGINES.get(report, engine)?;
+            let ends = Ends::of(&engine).ok_or_else(|| foreign(report))?;
+            let size = checks::block_size(report, statistics)?;
+            statistics.cast::<u8>().write_bytes(0, size);
+            statistics.write(statistics_of_ends(ends));
+            Ok(())
+        })
+    }
+}
+
+fn statistics_of_ends(ends: &Ends) -> LamellaEdgeStatistics {
+    let (opened, counts) = (ends.model().report(), &ends.counts);
+    let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    LamellaEdgeStatistics {
+        struct_size: size_of::<LamellaEdgeStatistics>() as u32,
+        reserved_u32: 0,
+        weight_bytes: opened.resident_bytes,
+        weight_bytes_on_disk: opened.streamed_bytes,
+        workspace_bytes: opened.workspace_bytes,
+        rows_embedded: read(&counts.rows_embedded),
+        rows_selected: read(&counts.rows_selected),
+        rows_of_logits: read(&counts.rows_of_logits),
+        cancelled: read(&counts.cancelled),
+        failed: read(&counts.failed),
+        run_nanoseconds: read(&counts.run_nanoseconds),
+        wait_nanoseconds: read(&counts.wait_nanoseconds),
     }
 }
 
@@ -115,11 +217,13 @@ pub unsafe extern "C" fn lamella_segment_run_many(
         enter(error, error_size, |report| {
             checks::not_null(report, sessions, "sessions")?;
             checks::not_null(report, requests, "requests")?;
+            checks::aligned(report, sessions, "sessions")?;
+            checks::aligned(report, requests, "requests")?;
             if count == 0 {
                 return Err(report.argument(format_args!("count is 0")));
             }
-            let sessions = std::slice::from_raw_parts(sessions, count);
-            let requests = std::slice::from_raw_parts(requests, count);
+            let sessions = checks::values(report, "sessions", sessions, count)?;
+            let requests = checks::values(report, "requests", requests, count)?;
             let mut found = Vec::new();
             for &session in sessions {
                 checks::reserve_one(report, &mut found)?;
@@ -206,8 +310,16 @@ unsafe fn hand_out(
 
 #[cfg(target_pointer_width = "64")]
 const _: () = {
-    checks::assert_layout!(LamellaSegmentStatistics, 96,
+    checks::assert_layout!(LamellaSegmentStatistics, 144,
         struct_size 0, reserved_u32 4, weight_bytes 8, workspace_bytes 16, sessions 24, runs 32,
         rows 40, cancelled 48, failed 56, run_nanoseconds 64, wait_nanoseconds 72,
-        snapshot_bytes_written 80, snapshot_bytes_read 88);
+        snapshot_bytes_written 80, snapshot_bytes_read 88, expert_count 96, expert_slots 104,
+        expert_uses 112, expert_hits 120, expert_bytes_read 128, expert_wait_nanoseconds 136);
+    assert!(
+        std::mem::offset_of!(LamellaSegmentStatistics, expert_count) == FIRST_SEGMENT_STATISTICS
+    );
+    checks::assert_layout!(LamellaEdgeStatistics, 88,
+        struct_size 0, reserved_u32 4, weight_bytes 8, weight_bytes_on_disk 16, workspace_bytes 24,
+        rows_embedded 32, rows_selected 40, rows_of_logits 48, cancelled 56, failed 64,
+        run_nanoseconds 72, wait_nanoseconds 80);
 };

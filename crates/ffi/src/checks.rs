@@ -48,6 +48,7 @@ sized! {
     crate::edge::abi::ColiEdgeSelectRequest: "request",
     crate::edge::abi::ColiEdgeLogitsRequest: "request",
     crate::additions::LamellaSegmentStatistics: "statistics",
+    crate::additions::LamellaEdgeStatistics: "statistics",
 }
 
 /// The size that the block at `pointer` says it has, if it reaches as far as we know it.
@@ -58,12 +59,24 @@ pub(crate) unsafe fn block_size<T: Sized32>(
     report: &Report,
     pointer: *const T,
 ) -> Result<usize, Refused> {
+    // SAFETY: the caller's contract.
+    unsafe { block_size_from(report, pointer, size_of::<T>()) }
+}
+
+/// As [`block_size`], for a block that began with `known` bytes and grew.
+///
+/// # Safety
+/// As [`block_size`].
+pub(crate) unsafe fn block_size_from<T: Sized32>(
+    report: &Report,
+    pointer: *const T,
+    known: usize,
+) -> Result<usize, Refused> {
     let name = T::NAME;
     not_null(report, pointer, name)?;
     aligned(report, pointer, name)?;
     // SAFETY: not NULL and aligned; its first four bytes are readable by the contract.
     let size = unsafe { pointer.cast::<u32>().read() } as usize;
-    let known = size_of::<T>();
     if size < known {
         let reason = format_args!("{name}: struct_size is {size}, {known} bytes are needed");
         return Err(report.argument(reason));
@@ -112,6 +125,34 @@ pub(crate) fn aligned<T>(report: &Report, pointer: *const T, name: &str) -> Resu
         return Err(report.argument(format_args!("{name}: {pointer:p} is not aligned")));
     }
     Ok(())
+}
+
+/// Refuses more values than any memory has addresses for.
+pub(crate) fn addressable<T>(report: &Report, name: &str, count: usize) -> Result<(), Refused> {
+    if count > isize::MAX as usize / size_of::<T>() {
+        let reason = format_args!("{name}: {count} are more than memory can hold");
+        return Err(report.argument(reason));
+    }
+    Ok(())
+}
+
+/// As many values as a host says there are. NULL is none where none are said.
+///
+/// # Safety
+/// `pointer` is aligned, not NULL unless `count` is 0, and has `count` values that nobody changes
+/// during `'a`.
+pub(crate) unsafe fn values<'a, T>(
+    report: &Report,
+    name: &str,
+    pointer: *const T,
+    count: usize,
+) -> Result<&'a [T], Refused> {
+    addressable::<T>(report, name, count)?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: the caller's contract, and the bytes are not too many for a slice.
+    Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
 /// Writes the first value of an out parameter.
@@ -251,7 +292,7 @@ pub(crate) fn activations(
         );
         return Err(report.argument(reason));
     }
-    Ok(())
+    addressable::<u8>(report, name, bytes)
 }
 
 /// Refuses a buffer that is NULL with room, or not NULL without.

@@ -125,8 +125,8 @@ fn generated(header: &Header) -> String {
     as_people_write_it(&String::from_utf8(text).unwrap())
 }
 
-/// Comments of one line on one line, and without the headings under which Rust states contracts:
-/// C has only contracts.
+/// Comments of one line on one line, without the headings under which Rust states contracts (C has
+/// only contracts), and without the comma behind the last constant, which C++98 does not know.
 fn as_people_write_it(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     let mut out = String::new();
@@ -142,7 +142,8 @@ fn as_people_write_it(text: &str) -> String {
         }
         at += if one.is_some() { 3 } else { 1 };
     }
-    out.replace("#endif // __cplusplus", "#endif")
+    out.replace(",\n}", "\n}")
+        .replace("#endif // __cplusplus", "#endif")
         .replace("#endif  // __cplusplus", "#endif")
         .replace("}  // extern \"C\"", "}")
 }

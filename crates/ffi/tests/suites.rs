@@ -59,6 +59,24 @@ fn a_host_written_from_the_published_facts_works() {
     }
 }
 
+/// All headers by themselves, for hosts whose C++ is old.
+#[test]
+fn the_headers_are_cplusplus_of_1998() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("headers.cc");
+    let names = [
+        "edge_adapters",
+        "edge_runtime",
+        "lamella",
+        "segment_adapters",
+        "segment_runtime",
+    ];
+    let includes = names.map(|name| format!("#include \"{name}.h\"\n"));
+    std::fs::write(&source, includes.concat()).unwrap();
+    let mut call = compiler("CXX", "c++", "c++98");
+    succeed(call.arg("-fsyntax-only").arg(source));
+}
+
 #[test]
 fn the_headers_are_cplusplus() {
     let dir = tempfile::tempdir().unwrap();
@@ -328,7 +346,7 @@ fn edge_lines() -> Vec<String> {
 }
 
 fn statistics_lines() -> Vec<String> {
-    use lamella::additions::LamellaSegmentStatistics;
+    use lamella::additions::{LamellaEdgeStatistics, LamellaSegmentStatistics};
     let mut lines = vec![];
     block!(
         lines,
@@ -345,7 +363,29 @@ fn statistics_lines() -> Vec<String> {
         run_nanoseconds,
         wait_nanoseconds,
         snapshot_bytes_written,
-        snapshot_bytes_read
+        snapshot_bytes_read,
+        expert_count,
+        expert_slots,
+        expert_uses,
+        expert_hits,
+        expert_bytes_read,
+        expert_wait_nanoseconds
+    );
+    block!(
+        lines,
+        LamellaEdgeStatistics,
+        struct_size,
+        reserved_u32,
+        weight_bytes,
+        weight_bytes_on_disk,
+        workspace_bytes,
+        rows_embedded,
+        rows_selected,
+        rows_of_logits,
+        cancelled,
+        failed,
+        run_nanoseconds,
+        wait_nanoseconds
     );
     lines
 }

@@ -1,7 +1,8 @@
 //! Sessions of a layer range.
 
+use super::host::{self, Questions};
+use super::room;
 use super::segment::Range;
-use super::{host, room};
 use crate::boundary::enter;
 use crate::checks;
 use crate::lamella::LamellaCode;
@@ -12,7 +13,7 @@ use crate::segment::abi::{
 use lamella_engine::{Error, RowsInPlace, Session};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 /// What was done in a range since it was opened.
@@ -29,11 +30,25 @@ pub(crate) struct Counts {
     pub(crate) bytes_read: AtomicU64,
 }
 
-fn add(count: &AtomicU64, more: u64) {
+impl Counts {
+    /// Counts a run of `rows` rows that ended, with `error` if it failed.
+    fn ended(&self, error: Option<&Error>, rows: u64) {
+        match error {
+            None => {
+                add(&self.runs, 1);
+                add(&self.rows, rows);
+            }
+            Some(Error::Cancelled) => add(&self.cancelled, 1),
+            Some(_) => add(&self.failed, 1),
+        }
+    }
+}
+
+pub(super) fn add(count: &AtomicU64, more: u64) {
     count.fetch_add(more, Ordering::Relaxed);
 }
 
-fn add_time(count: &AtomicU64, time: Duration) {
+pub(super) fn add_time(count: &AtomicU64, time: Duration) {
     add(count, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
 }
 
@@ -95,7 +110,7 @@ pub(crate) unsafe fn run(
         check_position(report, session.position(), request.position)?;
         sessions.push(session);
         // SAFETY: the caller's contract.
-        tokens.push(unsafe { token_ids(report, request) }?);
+        tokens.push(unsafe { token_ids(report, range, request) }?);
         questions.push((request.should_cancel, request.cancel_user_data));
     }
     let mut spans = room(report, calls.len())?;
@@ -108,32 +123,22 @@ pub(crate) unsafe fn run(
         });
     }
     // SAFETY: the callbacks are the host's, and the value ends with this call.
-    let cancel = unsafe { host::cancel(questions) };
-    let waiting = Instant::now();
-    let turn = range.turn.lock().unwrap_or_else(PoisonError::into_inner);
+    let questions = unsafe { Questions::new(questions) };
+    let (counts, waiting) = (&range.counts, Instant::now());
+    let turn = range.turns.take(report, &questions)?;
     let start = Instant::now();
-    let result = range.model.step_in_place(spans, &cancel);
+    let result = match &turn {
+        Some(_) => range
+            .model
+            .step_in_place(spans, &questions.while_computing()),
+        None => Err(Error::Cancelled),
+    };
     drop(turn);
-    let counts = &range.counts;
     add_time(&counts.wait_nanoseconds, start - waiting);
     add_time(&counts.run_nanoseconds, start.elapsed());
-    match result {
-        Ok(()) => {
-            add(&counts.runs, 1);
-            add(&counts.rows, tokens.iter().map(|t| t.len() as u64).sum());
-            Ok(())
-        }
-        Err(error) => {
-            add(
-                match error {
-                    Error::Cancelled => &counts.cancelled,
-                    _ => &counts.failed,
-                },
-                1,
-            );
-            Err(report.engine(&error))
-        }
-    }
+    let rows = tokens.iter().map(|t| t.len() as u64).sum();
+    counts.ended(result.as_ref().err(), rows);
+    result.map_err(|error| report.engine(&error))
 }
 
 /// Refuses requests of which one would write what another one reads or writes.
@@ -166,18 +171,23 @@ fn check_position(report: &Report, next: usize, asked: u64) -> Result<(), Refuse
     Err(report.refuse(LamellaCode::LAMELLA_POSITION, reason))
 }
 
-/// The ids of a request's rows; where it has none, ids that nothing looks at.
+/// The ids of a request's rows; where the model does not need them, ids that nothing looks at.
 ///
 /// # Safety
 /// The request's ids are as many as it says.
-unsafe fn token_ids(report: &Report, request: &ColiSegmentRunRequest) -> Result<Vec<u32>, Refused> {
+unsafe fn token_ids(
+    report: &Report,
+    range: &Range,
+    request: &ColiSegmentRunRequest,
+) -> Result<Vec<u32>, Refused> {
     let mut tokens = room(report, request.rows as usize)?;
-    if request.token_ids.is_null() {
+    if !range.model.program().boundary.needs_token_ids {
         tokens.resize(request.rows as usize, 0);
         return Ok(tokens);
     }
     // SAFETY: the caller's contract.
-    let ids = unsafe { std::slice::from_raw_parts(request.token_ids, request.token_count) };
+    let ids =
+        unsafe { checks::values(report, "token_ids", request.token_ids, request.token_count)? };
     for (index, &id) in ids.iter().enumerate() {
         let Ok(id) = u32::try_from(id) else {
             return Err(report.argument(format_args!("token id {id} at index {index} is negative")));
@@ -199,6 +209,7 @@ unsafe fn rows<'a>(
     let output = request.output.cast::<f32>();
     checks::aligned(report, output, "output")?;
     let bytes = request.output_bytes;
+    checks::addressable::<u8>(report, "output", bytes)?;
     // SAFETY: both have as many bytes by the contract and the checks of the interface, and any bits
     // make a number.
     unsafe {

@@ -1,7 +1,10 @@
 //! The Edge adapter: the two ends of a model of one family.
 
+use super::conversation::{add, add_time};
+use super::host::{Question, Questions};
+use super::turn::Turns;
 use super::words::Words;
-use super::{check_backends, facts, host, number, open_files, plan, put, room, schema};
+use super::{check_backends, facts, number, open_files, plan, put, room, schema};
 use crate::boundary::enter;
 use crate::checks;
 use crate::edge::Engine;
@@ -12,11 +15,14 @@ use crate::edge::abi::{
     ColiEdgeSelectRequest,
 };
 use crate::edge::exports::coli_edge_adapter_register;
-use crate::report::{Refused, Report};
-use lamella_engine::{Model, Options, Part};
+use crate::lamella::LamellaCode;
+use crate::report::{self, Refused, Report};
+use lamella_engine::{Cancel, Error, Model, Options, Part};
 use lamella_families::FAMILY_IDS;
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
 
 /// Rows in hand at a time: what they take is part of the engine's limit.
 const ROWS: usize = 32;
@@ -60,12 +66,25 @@ pub(super) fn register(family: usize) -> c_int {
     unsafe { coli_edge_adapter_register(&raw const ADAPTERS[family].0) }
 }
 
+/// What was done with the ends of a model since they were opened.
+#[derive(Default)]
+pub(crate) struct EdgeCounts {
+    pub(crate) rows_embedded: AtomicU64,
+    pub(crate) rows_selected: AtomicU64,
+    pub(crate) rows_of_logits: AtomicU64,
+    pub(crate) cancelled: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    pub(crate) run_nanoseconds: AtomicU64,
+    pub(crate) wait_nanoseconds: AtomicU64,
+}
+
 /// The ends of a model.
 pub(crate) struct Ends {
     model: Arc<Model>,
     words: Words,
-    /// Held by the call that has rows in hand.
-    hand: Mutex<()>,
+    /// Calls that have rows in hand, one at a time.
+    turns: Turns,
+    pub(crate) counts: EdgeCounts,
 }
 
 impl Ends {
@@ -122,7 +141,8 @@ impl Ends {
         Ok(Ends {
             model: model.map_err(|error| report.engine(&error))?,
             words,
-            hand: Mutex::new(()),
+            turns: Turns::default(),
+            counts: EdgeCounts::default(),
         })
     }
 
@@ -160,9 +180,43 @@ impl Ends {
         Ok(())
     }
 
-    /// Takes rows in hand: one call at a time.
-    fn take(&self) -> MutexGuard<'_, ()> {
-        self.hand.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Works with rows in hand when it is the call's turn, and counts what came of it: `rows` as
+    /// `done`.
+    ///
+    /// # Safety
+    /// The callback may be called with its data until the call has ended.
+    unsafe fn in_turn(
+        &self,
+        report: &Report,
+        question: Question,
+        (done, rows): (&AtomicU64, u32),
+        work: impl FnOnce(&Cancel) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
+        // SAFETY: the caller's contract.
+        let questions = unsafe { Questions::new(vec![question]) };
+        let (counts, waiting) = (&self.counts, Instant::now());
+        let turn = self.turns.take(report, &questions)?;
+        let start = Instant::now();
+        let result = match &turn {
+            Some(_) => work(&questions.while_computing()),
+            None => Err(report.engine(&Error::Cancelled)),
+        };
+        drop(turn);
+        add_time(&counts.wait_nanoseconds, start - waiting);
+        add_time(&counts.run_nanoseconds, start.elapsed());
+        match &result {
+            Ok(()) => add(done, u64::from(rows)),
+            Err(Refused) if report::last().0 == LamellaCode::LAMELLA_CANCELLED => {
+                add(&counts.cancelled, 1);
+            }
+            Err(Refused) => add(&counts.failed, 1),
+        }
+        result
+    }
+
+    /// The model of which these are the ends.
+    pub(crate) fn model(&self) -> &Model {
+        &self.model
     }
 
     fn width(&self) -> usize {
@@ -246,10 +300,7 @@ unsafe extern "C-unwind" fn tokenize(
     unsafe {
         enter(error, error_size, |report| {
             let ends = Ends::at(engine);
-            let text = match text_bytes {
-                0 => &[],
-                _ => std::slice::from_raw_parts(text.cast::<u8>(), text_bytes),
-            };
+            let text = checks::values(report, "text", text.cast::<u8>(), text_bytes)?;
             let ids = ends.words.tokenize(report, text, ends.model.vocabulary())?;
             if capacity > 0 {
                 checks::room(report, "token_capacity", capacity, ids.len() as u128)?;
@@ -278,16 +329,21 @@ unsafe extern "C-unwind" fn detokenize(
     unsafe {
         enter(error, error_size, |report| {
             let ends = Ends::at(engine);
-            let mut ids = room(report, count)?;
-            let given = std::slice::from_raw_parts(token_ids, count);
-            ids.extend(given.iter().map(|&id| id.cast_unsigned()));
-            let said = ends.words.tokenizer.decode(&ids, true);
+            let ids = checks::values(report, "token_ids", token_ids, count)?;
+            let mut length = 0usize;
+            ends.words.detokenize(ids, |piece| {
+                // What does not fit is counted, for the text of the refusal.
+                if piece.len() < capacity.saturating_sub(length) {
+                    let to = text.add(length).cast();
+                    std::ptr::copy_nonoverlapping(piece.as_ptr(), to, piece.len());
+                }
+                length = length.saturating_add(piece.len());
+            });
             if capacity > 0 {
-                checks::room(report, "text_capacity", capacity, said.len() as u128 + 1)?;
-                std::ptr::copy_nonoverlapping(said.as_ptr(), text.cast(), said.len());
-                text.add(said.len()).write(0);
+                checks::room(report, "text_capacity", capacity, length as u128 + 1)?;
+                text.add(length).write(0);
             }
-            text_bytes.write(said.len());
+            text_bytes.write(length);
             Ok(())
         })
     }
@@ -303,24 +359,26 @@ unsafe extern "C-unwind" fn embed(
     unsafe {
         enter(error, error_size, |report| {
             let (ends, request) = (Ends::at(engine), &*request);
-            let ids = std::slice::from_raw_parts(request.token_ids, request.token_count);
-            let cancel = host::cancel(vec![(request.should_cancel, request.cancel_user_data)]);
-            let _hand = ends.take();
-            let most = ids.len().min(ROWS);
-            let mut rows: Vec<f32> = room(report, most * ends.width())?;
-            let mut tokens: Vec<u32> = room(report, most)?;
-            let mut output = request.output.cast::<u8>();
-            for ids in ids.chunks(ROWS) {
-                rows.clear();
-                tokens.clear();
-                tokens.extend(ids.iter().map(|&id| id.cast_unsigned()));
-                let made = ends.model.embed(&tokens, &mut rows, &cancel);
-                made.map_err(|error| report.engine(&error))?;
-                let bytes = size_of_val(&*rows);
-                std::ptr::copy_nonoverlapping(rows.as_ptr().cast(), output, bytes);
-                output = output.add(bytes);
-            }
-            Ok(())
+            let ids = checks::values(report, "token_ids", request.token_ids, request.token_count)?;
+            let question = (request.should_cancel, request.cancel_user_data);
+            let done = (&ends.counts.rows_embedded, request.rows);
+            ends.in_turn(report, question, done, |cancel| {
+                let most = ids.len().min(ROWS);
+                let mut rows: Vec<f32> = room(report, most * ends.width())?;
+                let mut tokens: Vec<u32> = room(report, most)?;
+                let mut output = request.output.cast::<u8>();
+                for ids in ids.chunks(ROWS) {
+                    rows.clear();
+                    tokens.clear();
+                    tokens.extend(ids.iter().map(|&id| id.cast_unsigned()));
+                    let made = ends.model.embed(&tokens, &mut rows, cancel);
+                    made.map_err(|error| report.engine(&error))?;
+                    let bytes = size_of_val(&*rows);
+                    std::ptr::copy_nonoverlapping(rows.as_ptr().cast(), output, bytes);
+                    output = output.add(bytes);
+                }
+                Ok(())
+            })
         })
     }
 }
@@ -335,25 +393,27 @@ unsafe extern "C-unwind" fn select(
     unsafe {
         enter(error, error_size, |report| {
             let (ends, request) = (Ends::at(engine), &*request);
-            let cancel = host::cancel(vec![(request.should_cancel, request.cancel_user_data)]);
-            let _hand = ends.take();
+            let question = (request.should_cancel, request.cancel_user_data);
             let input = Input {
                 from: request.input.cast(),
                 rows: request.rows as usize,
                 width: ends.width(),
             };
-            let mut selected: Vec<(u32, f32)> = room(report, ROWS)?;
-            input.each(report, |first, rows| {
-                selected.clear();
-                let made = ends.model.select(rows, &mut selected, &cancel);
-                made.map_err(|error| report.engine(&error))?;
-                for (row, &(id, score)) in (first..).zip(&selected) {
-                    request.token_ids.add(row).write(id.cast_signed());
-                    if !request.scores.is_null() {
-                        request.scores.add(row).write(score);
+            let done = (&ends.counts.rows_selected, request.rows);
+            ends.in_turn(report, question, done, |cancel| {
+                let mut selected: Vec<(u32, f32)> = room(report, ROWS)?;
+                input.each(report, |first, rows| {
+                    selected.clear();
+                    let made = ends.model.select(rows, &mut selected, cancel);
+                    made.map_err(|error| report.engine(&error))?;
+                    for (row, &(id, score)) in (first..).zip(&selected) {
+                        request.token_ids.add(row).write(id.cast_signed());
+                        if !request.scores.is_null() {
+                            request.scores.add(row).write(score);
+                        }
                     }
-                }
-                Ok(())
+                    Ok(())
+                })
             })
         })
     }
@@ -369,22 +429,24 @@ unsafe extern "C-unwind" fn logits(
     unsafe {
         enter(error, error_size, |report| {
             let (ends, request) = (Ends::at(engine), &*request);
-            let cancel = host::cancel(vec![(request.should_cancel, request.cancel_user_data)]);
-            let _hand = ends.take();
+            let question = (request.should_cancel, request.cancel_user_data);
             let input = Input {
                 from: request.input.cast(),
                 rows: request.rows as usize,
                 width: ends.width(),
             };
             let vocabulary = ends.model.vocabulary();
-            let mut out: Vec<f32> = room(report, input.rows.min(ROWS) * vocabulary)?;
-            input.each(report, |first, rows| {
-                out.clear();
-                let made = ends.model.logits(rows, &mut out, &cancel);
-                made.map_err(|error| report.engine(&error))?;
-                let to = request.logits.add(first * vocabulary);
-                std::ptr::copy_nonoverlapping(out.as_ptr(), to, out.len());
-                Ok(())
+            let done = (&ends.counts.rows_of_logits, request.rows);
+            ends.in_turn(report, question, done, |cancel| {
+                let mut out: Vec<f32> = room(report, input.rows.min(ROWS) * vocabulary)?;
+                input.each(report, |first, rows| {
+                    out.clear();
+                    let made = ends.model.logits(rows, &mut out, cancel);
+                    made.map_err(|error| report.engine(&error))?;
+                    let to = request.logits.add(first * vocabulary);
+                    std::ptr::copy_nonoverlapping(out.as_ptr(), to, out.len());
+                    Ok(())
+                })
             })
         })
     }

@@ -4,6 +4,7 @@ use lamella_engine::Cancel;
 use std::ffi::{c_int, c_void};
 use std::io::{Error, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 /// A `should_cancel` and its data.
 pub(super) type Question = (
@@ -12,7 +13,7 @@ pub(super) type Question = (
 );
 
 /// Questions whether to cancel.
-struct Questions(Vec<Question>);
+pub(super) struct Questions(Arc<[Question]>);
 
 // SAFETY: a `Cancel` is asked on the thread that called the engine and on no other, which is the
 // thread that the host called from.
@@ -21,24 +22,34 @@ unsafe impl Send for Questions {}
 unsafe impl Sync for Questions {}
 
 impl Questions {
-    fn cancel(&self) -> bool {
+    /// # Safety
+    /// The callbacks may be called with their data for as long as the value and what
+    /// [`while_computing`](Questions::while_computing) made live.
+    pub(super) unsafe fn new(questions: Vec<Question>) -> Questions {
+        Questions(questions.into())
+    }
+
+    /// Whether there is nobody to ask.
+    pub(super) fn none(&self) -> bool {
+        self.0.iter().all(|(ask, _)| ask.is_none())
+    }
+
+    /// Asks on this thread.
+    pub(super) fn cancel(&self) -> bool {
         self.0.iter().any(|&(ask, data)| {
             // SAFETY: whoever made this promised that the callbacks may be called.
             ask.is_some_and(|ask| refuses(|| unsafe { ask(data) }))
         })
     }
-}
 
-/// A cancellation that asks the host.
-///
-/// # Safety
-/// The callbacks may be called with their data for as long as the value lives.
-pub(super) unsafe fn cancel(questions: Vec<Question>) -> Cancel {
-    if questions.iter().all(|(ask, _)| ask.is_none()) {
-        return Cancel::new();
+    /// The same questions for the engine.
+    pub(super) fn while_computing(&self) -> Cancel {
+        if self.none() {
+            return Cancel::new();
+        }
+        let questions = Questions(Arc::clone(&self.0));
+        Cancel::asking(move || questions.cancel())
     }
-    let questions = Questions(questions);
-    Cancel::asking(move || questions.cancel())
 }
 
 /// Whether a callback returns anything but 0, or panics.

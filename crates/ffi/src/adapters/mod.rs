@@ -10,6 +10,7 @@ mod host;
 mod plan;
 mod segment;
 pub mod segment_registrars;
+mod turn;
 mod words;
 
 pub(crate) use conversation::{Conversation, run};

@@ -1,5 +1,6 @@
 //! The `resource_plan` of our adapters: a JSON object of settings.
 
+use crate::checks;
 use crate::report::{Refused, Report};
 use lamella_engine::Options;
 use serde_json::Value;
@@ -23,7 +24,7 @@ pub(super) unsafe fn read(
         };
     }
     // SAFETY: the caller's contract.
-    let bytes = unsafe { std::slice::from_raw_parts(plan.cast::<u8>(), size) };
+    let bytes = unsafe { checks::values(report, "resource_plan", plan.cast::<u8>(), size) }?;
     let parsed: serde_json::Map<String, Value> = serde_json::from_slice(bytes)
         .map_err(|error| report.argument(format_args!("resource_plan is no JSON: {error}")))?;
     for (key, value) in &parsed {

@@ -2,6 +2,7 @@
 
 use super::conversation::{Counts, session_snapshot};
 use super::conversation::{session_create, session_destroy, session_restore, session_run};
+use super::turn::Turns;
 use super::{check_backends, facts, number, open_files, plan, put, schema};
 use crate::boundary::enter;
 use crate::report::{Refused, Report};
@@ -15,7 +16,7 @@ use crate::segment::exports::coli_segment_adapter_register;
 use lamella_engine::{Model, Options, Part};
 use lamella_families::FAMILY_IDS;
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// An adapter for C to keep.
 struct Table(ColiSegmentAdapter);
@@ -59,8 +60,7 @@ pub(super) fn register(family: usize) -> c_int {
 /// A layer range, and what was done in it.
 pub(crate) struct Range {
     pub(super) model: Arc<Model>,
-    /// Held by the run that computes; the others wait for it here.
-    pub(super) turn: Mutex<()>,
+    pub(super) turns: Turns,
     pub(crate) counts: Counts,
 }
 
@@ -113,7 +113,7 @@ impl Range {
         let model = Model::open_store(store, &how, &mut |_| {});
         Ok(Range {
             model: model.map_err(|error| report.engine(&error))?,
-            turn: Mutex::new(()),
+            turns: Turns::default(),
             counts: Counts::default(),
         })
     }

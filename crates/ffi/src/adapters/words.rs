@@ -3,7 +3,7 @@
 use super::Refused;
 use crate::report::Report;
 use lamella_container::Store;
-use lamella_text::{Bundle, RANKS_FILE, TOKENIZER_CONFIG_FILE, Tokenizer};
+use lamella_text::{Bundle, Decoder, RANKS_FILE, TOKENIZER_CONFIG_FILE, Tokenizer};
 use std::cell::RefCell;
 
 /// A tokenizer and what the interface asks about it.
@@ -70,6 +70,20 @@ impl Words {
                  another model's"
             ))),
         }
+    }
+
+    /// Gives `take` the text of ids of the vocabulary piece by piece, special tokens included.
+    pub(super) fn detokenize(&self, ids: &[i32], mut take: impl FnMut(&str)) {
+        let mut decoder = Decoder::new(&self.tokenizer, true);
+        let mut piece = String::new();
+        for &id in ids {
+            piece.clear();
+            decoder.push(id.cast_unsigned(), &mut piece);
+            take(&piece);
+        }
+        piece.clear();
+        decoder.finish(&mut piece);
+        take(&piece);
     }
 }
 

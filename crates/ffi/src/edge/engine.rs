@@ -6,7 +6,7 @@ use super::abi::{
     ColiEdgeEngineOptions, ColiEdgeLogitsRequest, ColiEdgeSelectRequest,
 };
 use crate::boundary::{call_adapter, destroy};
-use crate::checks::{self, Said, field};
+use crate::checks::{self, Said};
 use crate::lamella::LamellaCode;
 use crate::registry::{EDGE_ADAPTERS, Id};
 use crate::report::{Refused, Report};
@@ -105,8 +105,8 @@ impl Engine {
         };
         let own = [
             (
-                field(&said.tokenizer_class).is_none(),
-                "tokenizer_class is empty or has no end",
+                !said.tokenizer_class.contains(&0),
+                "tokenizer_class has no end",
             ),
             (said.vocab_size == 0, "vocab_size is 0"),
         ];
@@ -157,6 +157,7 @@ impl Engine {
         if of.text_bytes > 0 {
             checks::not_null(report, of.text, "text")?;
         }
+        checks::addressable::<u8>(report, "text", of.text_bytes)?;
         checks::optional(report, "token_ids", of.ids, of.capacity)?;
         let Some(tokenize) = self.adapter.tokenize else {
             return Err(self.unsupported(report, "tokenizer"));
@@ -344,7 +345,7 @@ impl Engine {
         count: usize,
     ) -> Result<(), Refused> {
         // SAFETY: the caller's contract.
-        let ids = unsafe { std::slice::from_raw_parts(ids, count) };
+        let ids = unsafe { checks::values(report, "token_ids", ids, count) }?;
         checks::ids(report, ids, self.capabilities.vocab_size)
     }
 

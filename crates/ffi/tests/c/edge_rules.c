@@ -106,7 +106,6 @@ static void opening(void) {
     LIE(LAMELLA_BROKEN_ADAPTER, memset(edge_says.state_schema, 's', 128));
     LIE(LAMELLA_BROKEN_ADAPTER, edge_says.numeric_class[0] = 0);
     LIE(LAMELLA_BROKEN_ADAPTER, memset(edge_says.numeric_class, 'n', 96));
-    LIE(LAMELLA_BROKEN_ADAPTER, edge_says.tokenizer_class[0] = 0);
     LIE(LAMELLA_BROKEN_ADAPTER, memset(edge_says.tokenizer_class, 't', 64));
     LIE(LAMELLA_BROKEN_ADAPTER, edge_says.state_dtype = 0);
     LIE(LAMELLA_BROKEN_ADAPTER, edge_says.state_dtype = 9);

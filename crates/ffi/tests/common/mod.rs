@@ -10,16 +10,16 @@ use std::process::{Command, Output};
 const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-g"];
 /// What a static library of Rust needs.
 #[cfg(target_os = "linux")]
-const SYSTEM: &[&str] = &["-lpthread", "-ldl", "-lm", "-lgcc_s", "-lrt", "-lutil"];
+pub(crate) const SYSTEM: &[&str] = &["-lpthread", "-ldl", "-lm", "-lgcc_s", "-lrt", "-lutil"];
 #[cfg(not(target_os = "linux"))]
-const SYSTEM: &[&str] = &["-lpthread", "-lm"];
+pub(crate) const SYSTEM: &[&str] = &["-lpthread", "-lm"];
 
 pub(crate) fn crate_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Where cargo put the libraries that this test is built with.
-fn library_dir() -> PathBuf {
+pub(crate) fn library_dir() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().unwrap().to_owned()
 }
