@@ -165,8 +165,8 @@ impl Checker {
 }
 
 /// Reads a payload behind a header with this digest by `read`, which hands on what arrives, and
-/// checks all of it; its `pages` pages, in their order. `apart` allows a second thread, which checks
-/// while this one reads on.
+/// checks all of it; its `pages` pages, in their order. `apart` allows a second thread, which
+/// checks while this one reads on.
 pub(super) fn checked<'a>(
     header: &Digest,
     apart: bool,
