@@ -124,6 +124,7 @@ pub unsafe extern "C" fn lamella_segment_statistics(
 fn statistics_of(range: &Range) -> LamellaSegmentStatistics {
     let (opened, counts) = (range.model().report(), &range.counts);
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let experts = range.model().experts().unwrap_or_default();
     LamellaSegmentStatistics {
         struct_size: size_of::<LamellaSegmentStatistics>() as u32,
         reserved_u32: 0,
@@ -138,12 +139,12 @@ fn statistics_of(range: &Range) -> LamellaSegmentStatistics {
         wait_nanoseconds: read(&counts.wait_nanoseconds),
         snapshot_bytes_written: read(&counts.bytes_written),
         snapshot_bytes_read: read(&counts.bytes_read),
-        expert_count: 0,
-        expert_slots: 0,
-        expert_uses: 0,
-        expert_hits: 0,
-        expert_bytes_read: 0,
-        expert_wait_nanoseconds: 0,
+        expert_count: experts.experts,
+        expert_slots: experts.slots,
+        expert_uses: experts.uses,
+        expert_hits: experts.hits,
+        expert_bytes_read: experts.bytes_read,
+        expert_wait_nanoseconds: u64::try_from(experts.waited.as_nanos()).unwrap_or(u64::MAX),
     }
 }
 

@@ -42,7 +42,11 @@ fn flags(lib: &Path, prefix: &Path, private: bool) -> Vec<String> {
                 let line = text.lines().find_map(|line| line.strip_prefix(name));
                 line.unwrap_or_default().to_owned()
             };
-            let more = private.then(|| field("Libs.private:")).unwrap_or_default();
+            let more = if private {
+                field("Libs.private:")
+            } else {
+                String::new()
+            };
             format!("{} {} {more}", field("Cflags:"), field("Libs:"))
                 .replace("${includedir}", "${prefix}/include")
                 .replace("${libdir}", "${prefix}/lib")
