@@ -22,6 +22,13 @@ pub(crate) fn read_f32(
     let operand = store.program().operand(id);
     let (rows, cols) = (operand.rows(), operand.cols());
     let mut values = read_decoded(store, id, item, choice.stored)?;
+    // Such a number may decide what is chosen and leave no trace in the results.
+    if let Some(index) = values.iter().position(|v| !v.is_finite()) {
+        return Err(Error::Table {
+            operand: operand.name.clone(),
+            message: format!("value {index} is {}", values[index]),
+        });
+    }
     if choice.resident.is_compiled() && choice.stored != choice.resident {
         let size = choice
             .resident

@@ -158,7 +158,9 @@ mod tests {
         let data = (&raw mut number).cast();
         let ask = |questions| {
             // SAFETY: the number lives as long.
-            unsafe { cancel(questions) }.is_cancelled()
+            unsafe { Questions::new(questions) }
+                .while_computing()
+                .is_cancelled()
         };
         assert!(!ask(vec![]));
         assert!(!ask(vec![(None, data), (Some(says), data)]));
