@@ -115,7 +115,7 @@ static void check_facts(const Model *model, ColiSegmentEngine *engine) {
     CHECK(counts.sessions == TOGETHER && counts.weight_bytes > 0);
     CHECK(counts.runs > 0 && counts.rows >= counts.runs && counts.run_nanoseconds > 0);
     CHECK(counts.failed == 1 && counts.reserved_u32 == 0);
-    counts.struct_size--;
+    counts.struct_size = 95; /* less than it ever had */
     REFUSED(lamella_segment_statistics(engine, &counts, ERROR));
     OK(lamella_segment_report(engine, NULL, 0, &bytes, ERROR));
     CHECK(bytes > 100 && bytes < sizeof text);
