@@ -416,7 +416,7 @@ fn resolve_context(program: &Program, options: &Options) -> Result<usize, Error>
         _ => (context as u64).saturating_mul(4),
     };
     let limit = MemoryLimit::resolve(options.memory_limit);
-    if scores > limit.bytes.max(1 << 36) {
+    if scores > limit.bytes.max(1 << 30) {
         return Err(Error::Memory {
             sum: format!(
                 "a context of {context} tokens, whose attention scores alone take {scores} bytes \
