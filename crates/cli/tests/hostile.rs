@@ -154,7 +154,10 @@ fn bench_keeps_to_the_memory_limit() {
         "bench", "demo", "-p", "0", "-n", "2", "-r", "1", "-t", "1", "--memory", "100M",
     ];
     let ran = world.run(args);
-    ran.fails(4, &["read bandwidth", "the one that was set", "--no-bandwidth"]);
+    ran.fails(
+        4,
+        &["read bandwidth", "the one that was set", "--no-bandwidth"],
+    );
     world.run(args.into_iter().chain(["--no-bandwidth"])).ok();
     let many = args.into_iter().chain(["--no-bandwidth", "-b", "60000"]);
     world.run(many).fails(4, &["--decode 2 --batch 60000"]);
