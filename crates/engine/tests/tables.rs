@@ -61,6 +61,28 @@ fn a_hash_table_that_names_no_expert_is_refused() {
     }
 }
 
+/// Such a bias would choose experts, differently on each backend, and leave no trace in the logits.
+#[test]
+fn a_bias_that_is_no_number_is_refused_by_both_backends() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bias = "model.layers.4.mlp.gate.e_score_correction_bias";
+    for value in [f32::NAN, f32::INFINITY] {
+        // Two f32 at once, of which the second is sound.
+        let pair = i64::from(value.to_bits());
+        with_integer("glm-101", dir.path(), bias, 1, pair);
+        for backend in [BackendKind::Reference, BackendKind::Cpu] {
+            let options = Options {
+                backend,
+                ..Options::default()
+            };
+            let opened = Model::open(dir.path(), &options, &mut |_| {}).map(|_| ());
+            let error = opened.expect_err("it cannot be meant").to_string();
+            let words = ["layers.4.router.selection_bias", "value 2 is"];
+            assert!(words.iter().all(|w| error.contains(w)), "{error}");
+        }
+    }
+}
+
 #[test]
 fn stored_constants_of_another_model_are_refused() {
     let fixture = "qwen38-111";
