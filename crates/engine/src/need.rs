@@ -137,6 +137,8 @@ impl Way {
             _ => 0,
         };
         let room = left - conversation.min(left / 4) + one;
+        // The slots are one mapping, which takes whole pages.
+        let room = room - room % Buffer::taken(1);
         let slots = room / layers.slot_bytes().max(1);
         Ok(slots.clamp(1, u64::from(layers.records())) as u32)
     }

@@ -109,14 +109,8 @@ pub unsafe extern "C" fn lamella_segment_statistics(
         enter(error, error_size, |report| {
             let engine = SEGMENT_ENGINES.get(report, engine)?;
             let range = Range::of(&engine).ok_or_else(|| foreign(report))?;
-            let size = checks::block_size_from(report, statistics, FIRST_SEGMENT_STATISTICS)?;
-            let mut said = statistics_of(range);
-            let known = size.min(size_of_val(&said));
-            said.struct_size = known as u32;
-            let to = statistics.cast::<u8>();
-            to.write_bytes(0, size);
-            std::ptr::copy_nonoverlapping((&raw const said).cast::<u8>(), to, known);
-            Ok(())
+            let said = statistics_of(range);
+            checks::fill(report, statistics, FIRST_SEGMENT_STATISTICS, &said)
         })
     }
 }
@@ -165,10 +159,8 @@ pub unsafe extern "C" fn lamella_edge_statistics(
         enter(error, error_size, |report| {
             let engine = EDGE_ENGINES.get(report, engine)?;
             let ends = Ends::of(&engine).ok_or_else(|| foreign(report))?;
-            let size = checks::block_size(report, statistics)?;
-            statistics.cast::<u8>().write_bytes(0, size);
-            statistics.write(statistics_of_ends(ends));
-            Ok(())
+            let said = statistics_of_ends(ends);
+            checks::fill(report, statistics, size_of_val(&said), &said)
         })
     }
 }

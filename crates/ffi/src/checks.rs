@@ -84,6 +84,30 @@ pub(crate) unsafe fn block_size_from<T: Sized32>(
     Ok(size)
 }
 
+/// Writes `said` into the host's block at `pointer`, which began with `first` bytes and grew: what
+/// fits, and zeros behind it as far as the block reaches. Its `struct_size` becomes the bytes of
+/// `said` that were written.
+///
+/// # Safety
+/// `pointer` is NULL, or as many writable bytes as its first four say.
+pub(crate) unsafe fn fill<T: Sized32>(
+    report: &Report,
+    pointer: *mut T,
+    first: usize,
+    said: &T,
+) -> Result<(), Refused> {
+    // SAFETY: the caller's contract; a block begins with its size.
+    unsafe {
+        let size = block_size_from(report, pointer, first)?;
+        let known = size.min(size_of::<T>());
+        let to = pointer.cast::<u8>();
+        to.write_bytes(0, size);
+        std::ptr::copy_nonoverlapping(std::ptr::from_ref(said).cast::<u8>(), to, known);
+        pointer.cast::<u32>().write(known as u32);
+    }
+    Ok(())
+}
+
 /// The block at `pointer`, after its size was found to reach as far as we know it.
 ///
 /// # Safety

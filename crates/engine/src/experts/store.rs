@@ -191,8 +191,8 @@ pub(crate) struct ExpertStore {
     /// The slot of each expert of the step.
     held: Vec<u32>,
     records: Vec<u32>,
-    /// The bank that was asked for last.
-    last: usize,
+    /// The bank of the held experts.
+    bank: usize,
     /// Slots there are.
     most: usize,
     counts: Arc<Counts>,
@@ -218,7 +218,7 @@ impl ExpertStore {
             cache: Cache::new(records, slots, None),
             held: Vec::new(),
             records: Vec::new(),
-            last: 0,
+            bank: 0,
             most: slots as usize,
             counts: Arc::new(Counts {
                 experts: u64::from(records).into(),
@@ -256,7 +256,7 @@ impl ExpertStore {
             Ok(bank) => bank,
             Err(_) => unreachable!("layer {layer} has no experts in a cache"),
         };
-        if bank < std::mem::replace(&mut self.last, bank) {
+        if bank < std::mem::replace(&mut self.bank, bank) {
             self.cache.token();
         }
         let count = experts.len().min(self.most);
@@ -283,7 +283,7 @@ impl ExpertStore {
             return Ok(count);
         }
         let start = Instant::now();
-        let read = self.read(bank, &missing, pool, cancel);
+        let read = self.read(&mut missing, pool, cancel);
         let waited = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         add(&self.counts.waited_nanoseconds, waited);
         match read {
@@ -299,23 +299,17 @@ impl ExpertStore {
     }
 
     /// Reads the missing of the held records into their slots; the bytes.
-    fn read(
-        &mut self,
-        bank: usize,
-        missing: &[usize],
-        pool: &Pool,
-        cancel: &Cancel,
-    ) -> Result<u64, Error> {
-        let bank = &self.layers.banks[bank];
-        let mut slots: Vec<Option<&mut [u8]>> = self
-            .slots
-            .chunks_exact_mut(self.layers.slot)
-            .map(Some)
-            .collect();
+    fn read(&mut self, missing: &mut [usize], pool: &Pool, cancel: &Cancel) -> Result<u64, Error> {
+        let (bank, length) = (&self.layers.banks[self.bank], self.layers.slot);
+        let (mut rest, mut end) = (&mut self.slots[..], 0);
         let mut loads = Vec::with_capacity(missing.len());
-        for &index in missing {
-            let slot = slots[self.held[index] as usize].take();
-            loads.extend(slot.map(|slot| Mutex::new(Load { index, slot })));
+        missing.sort_unstable_by_key(|&index| self.held[index]);
+        for &mut index in missing {
+            let start = self.held[index] as usize * length;
+            let behind = &mut std::mem::take(&mut rest)[start - end..];
+            let (slot, behind) = behind.split_at_mut(length);
+            loads.push(Mutex::new(Load { index, slot }));
+            (rest, end) = (behind, start + length);
         }
         let (source, records) = (&self.source, &self.records);
         let failed = Mutex::new(None);
@@ -332,14 +326,13 @@ impl ExpertStore {
         });
         match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),
-            None => Ok(bank.maps[2].place.end as u64 * missing.len() as u64),
+            None => Ok(bank.maps[2].place.end as u64 * loads.len() as u64),
         }
     }
 
-    /// A map of the held expert number `index`, of layer `layer`.
-    pub(crate) fn matrix(&self, layer: usize, index: usize, which: Which) -> Matrix<'_> {
-        let bank = self.layers.banks.binary_search_by_key(&layer, |b| b.layer);
-        let map = &self.layers.banks[bank.unwrap_or(0)].maps[which as usize];
+    /// A map of the held expert number `index`.
+    pub(crate) fn matrix(&self, index: usize, which: Which) -> Matrix<'_> {
+        let map = &self.layers.banks[self.bank].maps[which as usize];
         let start = self.held[index] as usize * self.layers.slot;
         Matrix {
             encoding: map.choice.resident,

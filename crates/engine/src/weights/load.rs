@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// One item of an operand as f32, row-major.
+///
+/// # Errors
+/// What reading and decoding return; [`Error::Table`] for values that are no finite numbers.
 pub(crate) fn read_f32(
     store: &Store,
     id: OperandId,

@@ -19,7 +19,6 @@ const GATHER_ROWS: usize = 32;
 /// has no room for all of them.
 struct Block<'a> {
     routed: &'a Routed,
-    layer: usize,
     /// Which of the active experts they are.
     active: Range<usize>,
     store: Option<&'a ExpertStore>,
@@ -281,7 +280,6 @@ impl Core {
             };
             let block = Block {
                 routed,
-                layer,
                 active: first..first + count,
                 store: store.as_deref(),
             };
@@ -407,7 +405,7 @@ impl Core {
         };
         let loaded = &self.weights[id.index()];
         match block.store.filter(|_| loaded.is_cached()) {
-            Some(store) => store.matrix(block.layer, index, which),
+            Some(store) => store.matrix(index, which),
             None => loaded.matrix(expert),
         }
     }
