@@ -2,8 +2,8 @@
 //!
 //! Work is cut over output elements and rows, never over a reduction, so that the bits of a row do
 //! not depend on the batch, the pieces or the number of threads. A step in steady state allocates
-//! nothing, unless it reads experts from disk: all buffers are made for [`Shape::step_rows`] rows at
-//! opening.
+//! nothing, unless it reads experts from disk: all buffers are made for [`Shape::step_rows`] rows
+//! at opening.
 
 mod attention;
 mod compressed;
