@@ -1,7 +1,7 @@
 //! What several families share: tensors in codes, gated units, experts in both published layouts,
-//! rotary keys, what draft heads may repeat.
+//! what draft heads may repeat.
 
-use crate::config::{ConfigReader, Domain, MAX_WIDTH, Rejected};
+use crate::config::{ConfigReader, MAX_WIDTH, Rejected};
 use crate::operands::Operands;
 use crate::sources::{Sources, coded};
 use lamella_program::block::{GatedActivation, GatedUnit, Linear};
@@ -317,61 +317,6 @@ pub(crate) fn check_mixed_size(
         return Err(c.reject("num_hidden_layers", message));
     }
     Ok(())
-}
-
-/// What a configuration says about plain rotary positions.
-pub(crate) struct RopeKeys {
-    /// Base of the frequencies.
-    pub(crate) theta: f64,
-    /// Share of the channels that rotate, where the configuration says.
-    pub(crate) partial: Option<f64>,
-    /// Whether the share could not be used; there is a defect then.
-    pub(crate) partial_rejected: bool,
-}
-
-/// Reads the rope keys, which stand at the top level or in `rope_parameters` as newer exporters
-/// write them. `inert` are keys of that object that change nothing. A value that cannot be used
-/// leaves a defect and a stand-in: it shapes no tensor.
-pub(crate) fn read_rope(c: &mut ConfigReader<'_>, inert: &[&str]) -> RopeKeys {
-    c.require_if_present("rope_scaling", &json!(null));
-    let mut theta = c.optional_number("rope_theta", Domain::Base);
-    let mut partial = c.optional_number("partial_rotary_factor", Domain::Share);
-    let nested = c.object("rope_parameters");
-    let readable = nested.is_ok();
-    if let Ok(Some(mut rope)) = nested {
-        let inner = [
-            rope.optional_number("rope_theta", Domain::Base),
-            rope.optional_number("partial_rotary_factor", Domain::Share),
-        ];
-        rope.require_if_present("rope_type", &json!("default"));
-        rope.ignore(inert);
-        c.absorb(rope);
-        let [inner_theta, inner_partial] = inner;
-        theta = agreed(c, "rope_theta", theta, inner_theta);
-        partial = agreed(c, "partial_rotary_factor", partial, inner_partial);
-    }
-    if let (Ok(None), true) = (theta, readable) {
-        theta = c.number("rope_theta", Domain::Base).map(Some);
-    }
-    RopeKeys {
-        theta: theta.unwrap_or(None).unwrap_or(10_000.0),
-        partial: partial.unwrap_or(None),
-        partial_rejected: partial.is_err(),
-    }
-}
-
-fn agreed(
-    c: &mut ConfigReader<'_>,
-    key: &str,
-    top: Result<Option<f64>, Rejected>,
-    nested: Result<Option<f64>, Rejected>,
-) -> Result<Option<f64>, Rejected> {
-    match (top?, nested?) {
-        (Some(a), Some(b)) if a != b => {
-            Err(c.reject(key, format!("is {a}, but rope_parameters.{key} is {b}")))
-        }
-        (a, b) => Ok(a.or(b)),
-    }
 }
 
 /// A list with one of two words a layer; `true` is the second one.

@@ -269,9 +269,13 @@ impl<'c> ConfigReader<'c> {
     /// [`require`](Self::require) for a key that says what all the others mean: with another value
     /// of it, none of them is looked at.
     pub(crate) fn require_kind(&mut self, key: &str, supported: &Value) -> Result<(), Rejected> {
-        self.required(key, supported).inspect_err(|_| {
-            self.read.extend(self.values.keys().map(String::as_str));
-        })
+        self.required(key, supported)
+            .inspect_err(|_| self.ignore_all())
+    }
+
+    /// Looks at no key any more: what they mean is not known.
+    pub(crate) fn ignore_all(&mut self) {
+        self.read.extend(self.values.keys().map(String::as_str));
     }
 
     /// Refuses any value but this one; the key may be absent or null, which means the same.
@@ -338,7 +342,8 @@ impl<'c> ConfigReader<'c> {
         self.value(key).filter(|value| !value.is_null())
     }
 
-    fn missing(&mut self, key: &str) -> Rejected {
+    /// Records that a required key is missing.
+    pub(crate) fn missing(&mut self, key: &str) -> Rejected {
         self.reject(key, "is missing, and this family needs it")
     }
 

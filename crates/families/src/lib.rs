@@ -22,6 +22,7 @@ mod qwen36;
 mod qwen38;
 mod qwen_keys;
 mod registry;
+mod rope_keys;
 mod sources;
 
 pub use registry::{FAMILY_IDS, is_of_family, known_model_types};

@@ -5,12 +5,13 @@
 //! optional clip comes after those norms and also holds values; the weights of the chosen experts
 //! are softmax probabilities over all experts, renormalised only where `norm_topk_prob` says so.
 
-use crate::common::{Builder, check_size, read_rope};
+use crate::common::{Builder, check_size};
 use crate::config::{
     ConfigReader, Domain, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY,
     MAX_WIDTH, Rejected,
 };
 use crate::plain::{self, Ends};
+use crate::rope_keys::read_rope;
 use crate::sources::Sources;
 use lamella_program::block::{
     Attention, Block, Ffn, Layer, Mixer, QkNorm, QkNormScope, Residual, Rope, RopePairing,

@@ -1,8 +1,8 @@
 //! Configuration keys that the families of the Qwen line share.
 
-use crate::common::read_rope;
 use crate::config::{ConfigReader, MAX_EXPERTS, MAX_HEADS, MAX_WIDTH, Rejected};
 use crate::qwen::{DeltaHeads, GatedHeads, Mixture};
+use crate::rope_keys::read_rope;
 use lamella_program::block::{Activation, Rope, RopePairing, RopePlace};
 
 /// Taps of a convolution that are believed.

@@ -319,22 +319,20 @@ fn spellings_that_disagree_are_one_defect() {
         ("compress_rates.heavily_compressed_attention", json!(0)),
         ("rope_parameters.main.rope_type", json!("yarn")),
         ("rope_parameters.compress.rope_type", json!("linear")),
+        ("rope_parameters.compress.type", json!("default")),
+        ("rope_parameters.rope_type", json!("yarn")),
         ("rope_parameters.compress.attention_factor", json!(1.2)),
         ("rope_parameters.compress.factor", json!(-1)),
         ("quantization_config.expert_dtype", json!("int4")),
         ("mlp_bias", json!(true)),
     ] {
         let found = defects(&with(&saved, path, value.clone()), &table);
-        // A rotation without YaRN has no other keys of it either.
         let text = found[0].to_string();
         assert!(
             text.starts_with(&format!("config.json: {path}: ")),
             "{path} {value}: {text}"
         );
-        assert!(
-            found.len() == 1 || path == "rope_parameters.compress.rope_type",
-            "{found:#?}"
-        );
+        assert_eq!(found.len(), 1, "{found:#?}");
     }
     let needed = [
         "compress_rates",

@@ -298,7 +298,7 @@ fn values_that_cannot_be_used_are_named() {
         ("mlp_bias", json!(true)),
         ("rope_parameters.rope_type", json!("yarn")),
         ("rope_parameters.rope_theta", json!(0)),
-        ("rope_scaling", json!({"type": "linear"})),
+        ("rope_scaling.type", json!("linear")),
         ("attention_bias", json!("no")),
         ("hidden_size", json!(0)),
         ("hidden_size", json!(1_u64 << 40)),

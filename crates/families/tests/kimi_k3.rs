@@ -438,7 +438,10 @@ fn values_that_cannot_be_used_are_named() {
         text("topk_method", json!("greedy")),
         text("num_nextn_predict_layers", json!(1)),
         text("tie_word_embeddings", json!(true)),
-        text("rope_scaling", json!({"type": "yarn", "factor": 4.0})),
+        text("rope_scaling.type", json!("yarn")),
+        text("rope_scaling", json!({"factor": 4.0})),
+        text("rope_parameters", json!({"rope_type": "default"})),
+        text("rope_theta", json!(10000.0)),
         text("num_experts", json!(5000)),
         text("num_experts_per_token", json!(13)),
         text("num_shared_experts", json!(65)),
@@ -511,7 +514,6 @@ fn keys_are_needed_known_or_defects() {
         ("pruned_heads", json!({})),
         ("auto_map", json!({"AutoConfig": "x"})),
         ("head_dim", json!(24)),
-        ("rope_theta", json!(10000.0)),
         ("id2label", json!({})),
     ] {
         let more = with(&config, &format!("text_config.{key}"), value);

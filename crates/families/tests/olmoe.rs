@@ -455,7 +455,7 @@ fn values_that_cannot_be_used_are_named() {
     for (key, value) in [
         ("hidden_act", json!("gelu")),
         ("hidden_act", json!(1)),
-        ("rope_scaling", json!({"type": "linear", "factor": 2.0})),
+        ("rope_scaling", json!({"factor": 2.0})),
         ("attention_bias", json!(true)),
         ("clip_qkv", json!(0)),
         ("clip_qkv", json!("1.4")),

@@ -316,37 +316,62 @@ fn a_number_out_of_its_domain() {
     }
 }
 
+/// A type of rotation with the keys that files have beside it.
+fn rotation(names: &[&str], kind: &str) -> Value {
+    let keys = match kind {
+        "yarn" => json!({
+            "factor": 4.0, "original_max_position_embeddings": 4096, "beta_fast": 32.0,
+            "beta_slow": 1.0, "attention_factor": 1.2, "mscale": 1.0, "mscale_all_dim": 1.0,
+            "truncate": false
+        }),
+        "longrope" => json!({
+            "short_factor": [1.0, 1.5], "long_factor": [2.0, 4.0], "factor": 4.0,
+            "original_max_position_embeddings": 4096
+        }),
+        "llama3" => json!({
+            "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 4096
+        }),
+        _ => json!({"factor": 2.0}),
+    };
+    let kinds = names.iter().map(|name| (*name, json!(kind)));
+    kinds.fold(keys, |keys, (name, kind)| with(&keys, name, kind))
+}
+
+/// One that no family has, or this one has not: one defect, which names the key of the type and its
+/// value, wherever it stands and whatever stands beside it.
 #[test]
 fn an_unsupported_rope_type() {
+    const KINDS: [&str; 5] = ["yarn", "linear", "dynamic", "longrope", "llama3"];
+    const NAMES: [&[&str]; 3] = [&["rope_type"], &["type"], &["rope_type", "type"]];
     for m in models() {
         let inner = match m.config.get("text_config") {
             Some(_) => "text_config.",
             None => "",
         };
-        // Of a rotation that the configuration has, another type; of one it has not, any.
-        let places =
-            ["rope_parameters.rope_type", "rope_scaling.type"].map(|p| format!("{inner}{p}"));
-        let has = |path: &String| {
-            let pointer = format!("/{}", path.replace('.', "/"));
-            m.config.pointer(&pointer).is_some()
-        };
-        let typed = places.iter().filter(|path| has(path));
-        for path in typed {
-            for kind in ["linear", "dynamic", "llama3", "longrope"] {
-                let text = one_defect(&with(&m.config, path, json!(kind)), &m.table);
-                let start = format!("config.json: {path}: is {kind:?}");
-                assert!(text.starts_with(&start), "{}: {text}", m.name);
+        let yarn = m.name.starts_with("deepseek_v4");
+        for (names, kind) in NAMES.iter().flat_map(|n| KINDS.map(|kind| (n, kind))) {
+            for place in ["rope_parameters", "rope_scaling"] {
+                if yarn && kind == "yarn" && place == "rope_scaling" {
+                    continue;
+                }
+                let path = format!("{inner}{place}");
+                let mut rope = rotation(names, kind);
+                let old = m.config.pointer(&format!("/{}", path.replace('.', "/")));
+                if let Some(Value::Object(old)) = old {
+                    let types = ["type", "rope_type"];
+                    for (key, value) in old.iter().filter(|(key, _)| !types.contains(&&key[..])) {
+                        rope[key] = value.clone();
+                    }
+                }
+                let changed = with(&m.config, &path, rope);
+                let beside = format!("{inner}original_max_position_embeddings");
+                for changed in [with(&changed, &beside, json!(4096)), changed] {
+                    let text = one_defect(&changed, &m.table);
+                    let start = format!("config.json: {path}.{}: is {kind:?}, but ", names[0]);
+                    assert!(text.starts_with(&start), "{}: {text}", m.name);
+                }
             }
-        }
-        if !has(&places[1]) {
-            let scaling = json!({"type": "linear", "factor": 2.0});
-            let changed = with(&m.config, &format!("{inner}rope_scaling"), scaling);
-            let text = one_defect(&changed, &m.table);
-            assert!(
-                text.contains(&format!("{inner}rope_scaling")),
-                "{}: {text}",
-                m.name
-            );
         }
     }
 }

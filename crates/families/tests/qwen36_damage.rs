@@ -71,7 +71,7 @@ fn values_that_cannot_be_used_are_named() {
         ("norm_topk_prob", json!(false)),
         ("rope_parameters.rope_type", json!("yarn")),
         ("rope_parameters.rope_theta", json!("1e7")),
-        ("rope_scaling", json!({"type": "yarn", "factor": 4.0})),
+        ("rope_scaling.type", json!("yarn")),
         ("hidden_size", json!(0)),
         ("head_dim", json!(1_u64 << 40)),
         ("num_hidden_layers", json!(-1)),
@@ -142,7 +142,7 @@ fn values_of_codes_and_of_the_older_layout_are_named() {
         ("norm_topk_prob", json!(1)),
         ("rope_theta", json!(0)),
         ("partial_rotary_factor", json!(2)),
-        ("rope_scaling", json!({"rope_type": "yarn"})),
+        ("rope_scaling.rope_type", json!("yarn")),
     ];
     check_bad_values(config, table, &cases);
 }

@@ -530,7 +530,7 @@ fn values_that_cannot_be_used_are_named() {
         ("eos_token_id", json!([])),
         ("eos_token_id", json!("</s>")),
         ("mtp_num_hidden_layers", json!(1.5)),
-        ("rope_scaling", json!({"type": "yarn"})),
+        ("rope_scaling.type", json!("yarn")),
         ("rope_parameters.rope_type", json!("yarn")),
         ("rope_parameters.rope_theta", json!("many")),
         ("rope_theta", json!(0.5)),

@@ -1,8 +1,8 @@
 //! Rotary positions: which channels turn, and the two sets of frequencies.
 
 use crate::config::{ConfigReader, Domain, MAX_CONTEXT, MAX_WIDTH, Rejected};
+use crate::rope_keys::object_of_kind;
 use lamella_program::block::{Rope, RopePairing, RopePlace, Yarn};
-use serde_json::json;
 
 /// The two rotations of a model.
 pub(super) struct Rotation {
@@ -32,9 +32,12 @@ pub(super) fn read_rotation(
     // Without it compressed entries rotate with `compress_rope_theta` as it is. The vendor's code
     // (`original_seq_len` is 0 unless it is given) and transformers (`rope_type` is "default")
     // agree on that; a release that extends its context says so here.
-    let scaling = match c.object("rope_scaling") {
-        Ok(Some(mut scaling)) => {
-            let yarn = read_yarn(&mut scaling, "type");
+    let scaling = match object_of_kind(c, "rope_scaling", &["yarn"]) {
+        Ok(Some((mut scaling, kind))) => {
+            let yarn = match kind {
+                Some(_) => read_yarn(&mut scaling),
+                None => Err(untyped(&mut scaling, "type")),
+            };
             c.absorb(scaling);
             yarn.map(Some)
         }
@@ -72,35 +75,28 @@ pub(super) fn read_rotation(
 
 /// `rope_parameters`, the spelling of transformers.
 fn read_nested(c: &mut ConfigReader<'_>) -> Result<(Keys, Keys), Rejected> {
-    let Some(mut both) = c.object("rope_parameters")? else {
+    // Types belong to the two rotations, not to both.
+    let Some((mut both, _)) = object_of_kind(c, "rope_parameters", &[])? else {
         return Ok((Keys::default(), Keys::default()));
     };
-    let main = read_set(&mut both, "main", false);
-    let compressed = read_set(&mut both, "compress", true);
+    let main = read_set(&mut both, "main", &["default"]);
+    let compressed = read_set(&mut both, "compress", &["default", "yarn"]);
     c.absorb(both);
     Ok((main?, compressed?))
 }
 
-fn read_set(both: &mut ConfigReader<'_>, key: &str, may_scale: bool) -> Result<Keys, Rejected> {
-    let Some(mut set) = both.object(key)? else {
-        return Err(both.reject(key, "is missing, and this family needs it"));
+fn read_set(both: &mut ConfigReader<'_>, key: &str, kinds: &[&str]) -> Result<Keys, Rejected> {
+    let Some((mut set, kind)) = object_of_kind(both, key, kinds)? else {
+        return Err(both.missing(key));
     };
     let theta = set.number("rope_theta", Domain::Base);
     let partial = set.optional_number("partial_rotary_factor", Domain::Share);
-    let kind = set.optional_text("rope_type");
-    let scales = may_scale && matches!(kind, Ok(Some("yarn")));
-    let yarn = match scales {
-        true => {
-            set.require_if_present("type", &json!("yarn"));
-            read_yarn(&mut set, "rope_type").map(Some)
-        }
-        false => {
-            set.require("rope_type", &json!("default"));
-            Ok(None)
-        }
+    let yarn = match kind {
+        None => Err(untyped(&mut set, "rope_type")),
+        Some("yarn") => read_yarn(&mut set).map(Some),
+        Some(_) => Ok(None),
     };
     both.absorb(set);
-    kind?;
     Ok(Keys {
         theta: Some(theta?),
         partial: partial?,
@@ -108,9 +104,14 @@ fn read_set(both: &mut ConfigReader<'_>, key: &str, may_scale: bool) -> Result<K
     })
 }
 
+/// Without the type of a rotation its other keys mean nothing.
+fn untyped(rope: &mut ConfigReader<'_>, key: &str) -> Rejected {
+    rope.ignore_all();
+    rope.missing(key)
+}
+
 /// YaRN; cosines and scores are not scaled.
-fn read_yarn(c: &mut ConfigReader<'_>, kind: &str) -> Result<Yarn, Rejected> {
-    c.require(kind, &json!("yarn"));
+fn read_yarn(c: &mut ConfigReader<'_>) -> Result<Yarn, Rejected> {
     let factor = c.number("factor", Domain::Factor);
     let original_context = c.count("original_max_position_embeddings", MAX_CONTEXT);
     let beta_fast = c.number("beta_fast", Domain::Factor);

@@ -1,10 +1,11 @@
 //! The configuration of GLM.
 
-use crate::common::{check_mixed_size, choices, draft_depths, numbered, read_block_fp8, read_rope};
+use crate::common::{check_mixed_size, choices, draft_depths, numbered, read_block_fp8};
 use crate::config::{
     ConfigReader, Domain, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY,
     MAX_WIDTH, Rejected,
 };
+use crate::rope_keys::read_rope;
 use crate::sources::Sources;
 use serde_json::{Value, json};
 use std::ops::Range;

@@ -6,6 +6,7 @@ use crate::config::{
     ConfigReader, Domain, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY,
     MAX_WIDTH, Rejected,
 };
+use crate::rope_keys::refuse_rope;
 use crate::sources::Sources;
 use serde_json::json;
 use std::collections::HashSet;
@@ -246,6 +247,7 @@ fn refuse_other_models(c: &mut ConfigReader<'_>) {
     for key in ["q_bias", "o_bias"] {
         c.require_if_present(key, &json!(false));
     }
+    refuse_rope(c);
     c.require_if_present("model_type", &json!("inkling_text"));
     c.require_if_present("gate_activation", &json!("sigmoid"));
     c.require_if_present("hidden_act", &json!("silu"));

@@ -6,6 +6,7 @@ use crate::config::{
     ConfigReader, Domain, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY,
     MAX_WIDTH, Rejected,
 };
+use crate::rope_keys::refuse_rope;
 use crate::sources::Sources;
 use lamella_program::block::GatedActivation;
 use serde_json::json;
@@ -208,11 +209,10 @@ fn read_fixed(c: &mut ConfigReader<'_>) {
     }
     c.require_if_present("cross_attention_hidden_size", &json!(null));
     c.require_if_present("pruned_heads", &json!({}));
-    // Nothing rotates, so a base changes nothing; a scaling method might change score scales.
-    c.require_if_present("rope_scaling", &json!(null));
+    refuse_rope(c);
     // With one group, grouped selection is plain selection. Neither kind of attention has heads of
     // `head_dim`: an exporter computes the key from two others.
-    c.ignore(&["head_dim", "rope_theta", "use_grouped_topk"]);
+    c.ignore(&["head_dim", "use_grouped_topk"]);
 }
 
 impl Latent {
