@@ -30,6 +30,9 @@ pub struct Checkpoint {
     tensors: Vec<TensorInfo>,
     locations: Vec<Location>,
     by_name: HashMap<String, usize>,
+    /// Of the weights files.
+    paths: Vec<PathBuf>,
+    /// The files themselves; none of a checkpoint that is only a table.
     files: Vec<DataFile>,
     fingerprint: blake3::Hasher,
 }
@@ -43,44 +46,100 @@ impl Checkpoint {
         check_directory(dir)?;
         let config = disk::read_text(&dir.join("config.json"))?
             .ok_or_else(|| Error::NoConfig(dir.to_owned()))?;
-        let index = match find_weights(dir)? {
-            Weights::Single(name) => Shards {
-                names: vec![name],
-                index: None,
-            },
-            Weights::Index(index) => Shards {
-                names: index.shards().into_iter().map(str::to_owned).collect(),
-                index: Some(index),
-            },
-        };
-        let missing: Vec<String> = index
-            .names
-            .iter()
-            .filter(|n| !dir.join(n).exists())
-            .cloned()
-            .collect();
-        if !missing.is_empty() {
-            return Err(Error::MissingShards {
-                dir: dir.to_owned(),
-                shards: missing,
-            });
+        let shards = Shards::find(dir)?;
+        let mut checkpoint = Checkpoint::empty(dir, config);
+        for name in &shards.names {
+            checkpoint.add_shard(name)?;
         }
-        let mut checkpoint = Checkpoint {
+        if let Some(ShardIndex { tensors }) = &shards.index {
+            checkpoint.check_index(tensors)?;
+        }
+        Ok(checkpoint)
+    }
+
+    fn empty(dir: &Path, config: String) -> Checkpoint {
+        Checkpoint {
             dir: dir.to_owned(),
             fingerprint: blake3::Hasher::new_derive_key("lamella checkpoint fingerprint v2"),
             config,
             tensors: Vec::new(),
             locations: Vec::new(),
             by_name: HashMap::new(),
+            paths: Vec::new(),
             files: Vec::new(),
-        };
-        for name in &index.names {
-            checkpoint.add_shard(name)?;
         }
-        if let Some(ShardIndex { tensors }) = &index.index {
-            checkpoint.check_index(tensors)?;
+    }
+
+    /// Whether a weights file in `dir` ends before its header says, or there is none.
+    pub(crate) fn is_cut_off(dir: &Path) -> Result<bool, Error> {
+        let shards = match Shards::find(dir) {
+            Err(Error::NoWeights { .. }) => return Ok(true),
+            other => other?,
+        };
+        for name in &shards.names {
+            let file = DataFile::open(dir.join(name))?;
+            let header = match read_header(&file) {
+                Ok(json) => Header::parse(&json, file.length),
+                Err(_) => return Ok(false),
+            };
+            if matches!(header, Err(safetensors::HeaderError::Short { .. })) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A checkpoint of which only the heads of the weights files in `dir` are looked at. Nothing
+    /// can be read from it.
+    pub(crate) fn heads(dir: &Path, config: String) -> Result<Checkpoint, Error> {
+        let mut files = Vec::new();
+        for name in Shards::find(dir)?.names {
+            let file = DataFile::open(dir.join(name))?;
+            let header = Header::parse_alone(&read_header(&file)?);
+            let header = header.map_err(|cause| Error::Header {
+                path: file.path.clone(),
+                cause,
+            })?;
+            files.push((file.path, header.tensors));
+        }
+        Checkpoint::of_tables(dir, config, files)
+    }
+
+    /// A checkpoint of the tensors that the given files would hold. Nothing can be read from it.
+    pub(crate) fn of_tables(
+        dir: &Path,
+        config: String,
+        files: Vec<(PathBuf, Vec<Tensor>)>,
+    ) -> Result<Checkpoint, Error> {
+        let mut checkpoint = Checkpoint::empty(dir, config);
+        for (path, tensors) in files {
+            checkpoint.add_tensors(path, tensors)?;
         }
         Ok(checkpoint)
+    }
+
+    /// Adds the tensors of the weights file at `path`.
+    fn add_tensors(&mut self, path: PathBuf, tensors: Vec<Tensor>) -> Result<(), Error> {
+        let file = self.paths.len() as u32;
+        for tensor in tensors {
+            if let Some(&first) = self.by_name.get(&tensor.name) {
+                let first = self.paths.get(self.locations[first].file as usize);
+                return Err(Error::DuplicateTensor {
+                    tensor: tensor.name,
+                    first: first.unwrap_or(&path).display().to_string(),
+                    path,
+                });
+            }
+            self.by_name.insert(tensor.name.clone(), self.tensors.len());
+            self.locations.push(Location {
+                file,
+                offset: tensor.offset,
+                length: tensor.length,
+            });
+            self.tensors.push(describe(tensor));
+        }
+        self.paths.push(path);
+        Ok(())
     }
 
     /// The directory.
@@ -111,7 +170,7 @@ impl Checkpoint {
     /// Path of weights file number `file`.
     #[must_use]
     pub fn file(&self, file: u32) -> Option<&Path> {
-        self.files.get(file as usize).map(|f| f.path.as_path())
+        self.paths.get(file as usize).map(PathBuf::as_path)
     }
 
     /// Fills `buffer` with the bytes of `tensor` from `start` on (bytes within the tensor).
@@ -138,7 +197,10 @@ impl Checkpoint {
 
     /// Fills `buffer` from byte `offset` of weights file `file`.
     pub(crate) fn read_at(&self, file: u32, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
-        self.files[file as usize].read_at(buffer, offset)
+        match self.files.get(file as usize) {
+            Some(file) => file.read_at(buffer, offset),
+            None => Err(Error::OutlineOnly(self.dir.clone())),
+        }
     }
 
     /// Digest of the configuration and of names, sizes, times, headers and a sample of the bytes of
@@ -243,45 +305,18 @@ impl Checkpoint {
 
     fn add_shard(&mut self, name: &str) -> Result<(), Error> {
         let file = DataFile::open(self.dir.join(name))?;
-        let header = self.read_header(name, &file)?;
-        for tensor in header.tensors {
-            if let Some(&first) = self.by_name.get(&tensor.name) {
-                let first = self.locations[first].file as usize;
-                let first = self.files[first].path.display().to_string();
-                return Err(Error::DuplicateTensor {
-                    path: file.path,
-                    tensor: tensor.name,
-                    first,
-                });
-            }
-            let location = Location {
-                file: self.files.len() as u32,
-                offset: tensor.offset,
-                length: tensor.length,
-            };
-            self.by_name.insert(tensor.name.clone(), self.tensors.len());
-            self.locations.push(location);
-            self.tensors.push(describe(tensor));
-        }
-        self.files.push(file);
-        Ok(())
-    }
-
-    fn read_header(&mut self, name: &str, file: &DataFile) -> Result<Header, Error> {
-        let wrap = |cause| Error::Header {
-            path: file.path.clone(),
-            cause,
-        };
-        let mut head = [0u8; HEAD_BYTES];
-        let head = &mut head[..(HEAD_BYTES as u64).min(file.length) as usize];
-        file.read_at(head, 0)?;
-        let length = safetensors::header_length(head, file.length).map_err(wrap)?;
-        let mut json = vec![0; length as usize];
-        file.read_at(&mut json, 8)?;
-        let facts = format!("{name}\0{}\0{}\0{length}\0", file.length, file.modified());
+        let json = read_header(&file)?;
+        let facts = (file.length, file.modified(), json.len());
+        let facts = format!("{name}\0{}\0{}\0{}\0", facts.0, facts.1, facts.2);
         self.fingerprint.update(facts.as_bytes());
         self.fingerprint.update(&json);
-        Header::parse(&json, file.length).map_err(wrap)
+        let header = Header::parse(&json, file.length).map_err(|cause| Error::Header {
+            path: file.path.clone(),
+            cause,
+        })?;
+        self.add_tensors(file.path.clone(), header.tensors)?;
+        self.files.push(file);
+        Ok(())
     }
 
     /// The index and the shards must agree on every tensor.
@@ -289,7 +324,7 @@ impl Checkpoint {
         for (tensor, shard) in index {
             let path = self.dir.join(shard);
             match self.find(tensor) {
-                Some((_, location)) if self.files[location.file as usize].path == path => {}
+                Some((_, location)) if self.paths[location.file as usize] == path => {}
                 _ => {
                     return Err(Error::ShardLacksTensor {
                         path,
@@ -305,7 +340,7 @@ impl Checkpoint {
         {
             None => Ok(()),
             Some(i) => Err(Error::NotIndexed {
-                path: self.files[self.locations[i].file as usize].path.clone(),
+                path: self.paths[self.locations[i].file as usize].clone(),
                 tensor: self.tensors[i].name.clone(),
             }),
         }
@@ -381,9 +416,49 @@ pub(crate) fn check_directory(dir: &Path) -> Result<(), Error> {
     }
 }
 
+/// The JSON of the header of a weights file.
+fn read_header(file: &DataFile) -> Result<Vec<u8>, Error> {
+    let wrap = |cause| Error::Header {
+        path: file.path.clone(),
+        cause,
+    };
+    let mut head = [0u8; HEAD_BYTES];
+    let head = &mut head[..(HEAD_BYTES as u64).min(file.length) as usize];
+    file.read_at(head, 0)?;
+    let length = safetensors::header_length(head, file.length).map_err(wrap)?;
+    let mut json = vec![0; length as usize];
+    file.read_at(&mut json, 8)?;
+    Ok(json)
+}
+
 struct Shards {
     names: Vec<String>,
     index: Option<ShardIndex>,
+}
+
+impl Shards {
+    /// The weights files of `dir`, all of which are there.
+    fn find(dir: &Path) -> Result<Shards, Error> {
+        let shards = match find_weights(dir)? {
+            Weights::Single(name) => Shards {
+                names: vec![name],
+                index: None,
+            },
+            Weights::Index(index) => Shards {
+                names: index.shards().into_iter().map(str::to_owned).collect(),
+                index: Some(index),
+            },
+        };
+        let names = shards.names.iter();
+        let missing: Vec<String> = names.filter(|n| !dir.join(n).exists()).cloned().collect();
+        if !missing.is_empty() {
+            return Err(Error::MissingShards {
+                dir: dir.to_owned(),
+                shards: missing,
+            });
+        }
+        Ok(shards)
+    }
 }
 
 enum Weights {

@@ -81,6 +81,17 @@ pub enum Error {
         /// What is wrong.
         cause: HeaderError,
     },
+    /// A tensor table that is none.
+    #[error("{path}: not a tensor table, a list of objects name, dtype and shape: {cause}")]
+    TensorTable {
+        /// The file.
+        path: PathBuf,
+        /// What the JSON reader says.
+        cause: String,
+    },
+    /// The weights themselves are not there.
+    #[error("{0}: the weights are not there, only the table of their tensors")]
+    OutlineOnly(PathBuf),
     /// A weights file with a good header that was never filled.
     #[error("{path}: zero bytes from about {offset} on: the download is unfinished")]
     ZeroStretch {

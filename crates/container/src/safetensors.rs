@@ -211,20 +211,38 @@ impl Header {
     /// # Errors
     /// Any [`HeaderError`] about the JSON and the tensors' places.
     pub fn parse(json: &[u8], file_length: u64) -> Result<Header, HeaderError> {
-        let RawHeader(raw) =
-            serde_json::from_slice(json).map_err(|e| HeaderError::Json(e.to_string()))?;
-        let data_start = 8 + json.len() as u64;
-        let mut tensors = Vec::with_capacity(raw.len());
-        for (name, entry) in raw {
-            tensors.push(entry.place(name, data_start)?);
-        }
-        if let Some(name) = first_duplicate(&tensors) {
-            return Err(HeaderError::DuplicateTensor(name));
-        }
-        tensors.sort_by(|a, b| (a.offset, a.length, &a.name).cmp(&(b.offset, b.length, &b.name)));
-        check_cover(&tensors, data_start, file_length)?;
+        let tensors = placed(json)?;
+        check_cover(&tensors, 8 + json.len() as u64, file_length)?;
         Ok(Header { tensors })
     }
+
+    /// Reads the JSON of a header without the file it announces.
+    ///
+    /// # Errors
+    /// As [`parse`](Header::parse), for a file that ends with its last tensor.
+    pub fn parse_alone(json: &[u8]) -> Result<Header, HeaderError> {
+        let tensors = placed(json)?;
+        let start = 8 + json.len() as u64;
+        let end = tensors.iter().map(|t| t.offset + t.length).max();
+        check_cover(&tensors, start, end.unwrap_or(start))?;
+        Ok(Header { tensors })
+    }
+}
+
+/// The tensors of a header in the order of their bytes.
+fn placed(json: &[u8]) -> Result<Vec<Tensor>, HeaderError> {
+    let RawHeader(raw) =
+        serde_json::from_slice(json).map_err(|e| HeaderError::Json(e.to_string()))?;
+    let data_start = 8 + json.len() as u64;
+    let mut tensors = Vec::with_capacity(raw.len());
+    for (name, entry) in raw {
+        tensors.push(entry.place(name, data_start)?);
+    }
+    if let Some(name) = first_duplicate(&tensors) {
+        return Err(HeaderError::DuplicateTensor(name));
+    }
+    tensors.sort_by(|a, b| (a.offset, a.length, &a.name).cmp(&(b.offset, b.length, &b.name)));
+    Ok(tensors)
 }
 
 fn first_duplicate(tensors: &[Tensor]) -> Option<String> {
@@ -295,6 +313,28 @@ fn dtype_bits(dtype: &str) -> Option<u64> {
     })
 }
 
+/// Bytes of a tensor of this element type and shape.
+///
+/// # Errors
+/// [`HeaderError::UnknownDtype`], [`HeaderError::Shape`].
+pub(crate) fn tensor_bytes(tensor: &str, dtype: &str, shape: &[usize]) -> Result<u64, HeaderError> {
+    let Some(bits) = dtype_bits(dtype) else {
+        return Err(HeaderError::UnknownDtype {
+            tensor: tensor.to_owned(),
+            dtype: dtype.to_owned(),
+        });
+    };
+    let elements = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
+    let bytes = elements
+        .and_then(|n| n.checked_mul(bits))
+        .filter(|bits| shape.len() <= MAX_DIMENSIONS && bits.is_multiple_of(8))
+        .map(|bits| bits / 8);
+    bytes.ok_or_else(|| HeaderError::Shape {
+        tensor: tensor.to_owned(),
+        shape: shape[..shape.len().min(MAX_DIMENSIONS + 1)].to_vec(),
+    })
+}
+
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawTensor {
@@ -308,21 +348,10 @@ impl RawTensor {
     fn place(self, tensor: String, data_start: u64) -> Result<Tensor, HeaderError> {
         let RawTensor {
             dtype,
-            mut shape,
+            shape,
             data_offsets: (begin, end),
         } = self;
-        let Some(bits) = dtype_bits(&dtype) else {
-            return Err(HeaderError::UnknownDtype { tensor, dtype });
-        };
-        let elements = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
-        let bytes = elements
-            .and_then(|n| n.checked_mul(bits))
-            .filter(|bits| shape.len() <= MAX_DIMENSIONS && bits.is_multiple_of(8))
-            .map(|bits| bits / 8);
-        let Some(expected) = bytes else {
-            shape.truncate(MAX_DIMENSIONS + 1);
-            return Err(HeaderError::Shape { tensor, shape });
-        };
+        let expected = tensor_bytes(&tensor, &dtype, &shape)?;
         let Some(found) = end.checked_sub(begin) else {
             return Err(HeaderError::Reversed { tensor, begin, end });
         };
