@@ -8,7 +8,7 @@ use crate::options::{BackendKind, Options};
 use crate::state::{item_names, session_bytes};
 use crate::step::StepScratch;
 use crate::weights::{self, Choice, Layout};
-use lamella_container::{Store, human_bytes};
+use lamella_container::{Store, Stored, human_bytes};
 use lamella_kernels::PAGE;
 use lamella_program::{Part, Program, state};
 
@@ -27,19 +27,19 @@ const BESIDE: u64 = 8 << 10;
 const THREAD: u64 = 1 << 10;
 
 /// Bytes that opening takes, by what for.
-struct Need {
+pub(crate) struct Need {
     /// Operands in memory, in whole pages.
-    weights: u64,
+    pub(crate) weights: u64,
     /// The list of operands, names of state, threads.
-    lists: u64,
+    pub(crate) lists: u64,
     /// Beside them while they are loaded: buffers, and the list of items. The workspace comes
     /// afterwards.
-    loading: u64,
+    pub(crate) loading: u64,
     /// One slot for an expert, if not all are held, and the lists of what is where.
-    experts: u64,
+    pub(crate) experts: u64,
     /// A page of state for every layer, the least a conversation needs to start. Sessions of a
     /// part have limits of their own.
-    state: u64,
+    pub(crate) state: u64,
 }
 
 /// How everything is held so that it fits.
@@ -64,36 +64,7 @@ pub(crate) fn fit(
     options: &Options,
     shape: cpu::Shape,
 ) -> Result<Fit, Error> {
-    let mut way = Way::of(
-        program,
-        weights::choose_all(store, options)?,
-        options,
-        shape,
-    )?;
-    let may_stay = match (&options.part, options.backend) {
-        (Part::Ends, BackendKind::Cpu) => weights::may_stay_on_disk(program),
-        _ => Vec::new(),
-    };
-    for id in may_stay {
-        if way.workspace.is_ok() {
-            break;
-        }
-        let mut choices = way.choices.clone();
-        choices[id.index()].layout = Layout::Streamed;
-        let other = Way::of(program, choices, options, shape)?;
-        // The buffers of a small matrix take more than the matrix.
-        if other.workspace.is_ok() || other.total < way.total {
-            way = other;
-        }
-    }
-    let may_stay = options.experts_on_disk && options.backend == BackendKind::Cpu;
-    if way.workspace.is_err() && may_stay {
-        let choices = with_cached_experts(program, &way.choices);
-        let other = Way::of(program, choices, options, shape)?;
-        if other.workspace.is_ok() || other.total < way.total {
-            way = other;
-        }
-    }
+    let way = Way::choose(store, program, options, shape)?;
     Ok(Fit {
         slots: way.slots(program, options, shape)?,
         workspace: way.workspace?,
@@ -114,18 +85,69 @@ fn with_cached_experts(program: &Program, choices: &[Choice]) -> Vec<Choice> {
 }
 
 /// A way to hold the operands, and whether that fits.
-struct Way {
-    choices: Vec<Choice>,
+pub(crate) struct Way {
+    pub(crate) choices: Vec<Choice>,
+    pub(crate) need: Need,
     /// Bytes it takes in all.
-    total: u64,
-    /// Bytes of its workspace, if there is room for it and the weights.
-    workspace: Result<u64, Error>,
+    pub(crate) total: u64,
+    /// Bytes of its workspace, whether there is room for it or not.
+    pub(crate) workspace_bytes: u64,
+    /// The same, if there is room for it and the weights.
+    pub(crate) workspace: Result<u64, Error>,
 }
 
 impl Way {
+    /// The way that [`fit`] takes, or where none fits the one that takes the least.
+    ///
+    /// # Errors
+    /// What choosing returns.
+    pub(crate) fn choose(
+        stored: &impl Stored,
+        program: &Program,
+        options: &Options,
+        shape: cpu::Shape,
+    ) -> Result<Way, Error> {
+        let mut way = Way::of(
+            program,
+            weights::choose_all(stored, options)?,
+            options,
+            shape,
+        )?;
+        let may_stay = match (&options.part, options.backend) {
+            (Part::Ends, BackendKind::Cpu) => weights::may_stay_on_disk(program),
+            _ => Vec::new(),
+        };
+        for id in may_stay {
+            if way.workspace.is_ok() {
+                break;
+            }
+            let mut choices = way.choices.clone();
+            choices[id.index()].layout = Layout::Streamed;
+            let other = Way::of(program, choices, options, shape)?;
+            // The buffers of a small matrix take more than the matrix.
+            if other.workspace.is_ok() || other.total < way.total {
+                way = other;
+            }
+        }
+        let may_stay = options.experts_on_disk && options.backend == BackendKind::Cpu;
+        if way.workspace.is_err() && may_stay {
+            let choices = with_cached_experts(program, &way.choices);
+            let other = Way::of(program, choices, options, shape)?;
+            if other.workspace.is_ok() || other.total < way.total {
+                way = other;
+            }
+        }
+        Ok(way)
+    }
+
     /// Experts that have room at once, if not all are held: what is left but for one conversation,
     /// which takes a quarter of it at most.
-    fn slots(&self, program: &Program, options: &Options, shape: cpu::Shape) -> Result<u32, Error> {
+    pub(crate) fn slots(
+        &self,
+        program: &Program,
+        options: &Options,
+        shape: cpu::Shape,
+    ) -> Result<u32, Error> {
         let Some(layers) = Layers::of(program, &self.choices)? else {
             return Ok(0);
         };
@@ -168,6 +190,8 @@ impl Way {
         Ok(Way {
             choices,
             total: need.total(workspace, options),
+            need,
+            workspace_bytes: workspace,
             workspace: fits.map(|()| workspace),
         })
     }

@@ -7,7 +7,7 @@ mod stream;
 use crate::error::Error;
 use crate::memory::Buffer;
 use crate::options::{Options, SourcePolicy};
-use lamella_container::{CodecError, Store};
+use lamella_container::{CodecError, Store, Stored};
 use lamella_kernels::packed_bytes;
 use lamella_program::block::{Ffn, GatedUnit, Mixer};
 use lamella_program::closure::{draft_operands, part_operands};
@@ -74,16 +74,16 @@ pub struct OpenProgress {
     pub total: u64,
 }
 
-/// Chooses for every operand of the store.
+/// Chooses for every operand that is stored.
 ///
 /// # Errors
 /// [`Error::EncodingUnavailable`] for the first operand that cannot be had as wanted,
 /// [`Error::Unpaired`] for the first two that would have to be computed in different encodings.
-pub(crate) fn choose_all(store: &Store, options: &Options) -> Result<Vec<Choice>, Error> {
-    let by_rows = read_by_rows(store.program());
-    let draft = draft_operands(store.program());
-    let held = part_operands(store.program(), &options.part);
-    let operands = store.program().operands.iter().enumerate();
+pub(crate) fn choose_all(stored: &impl Stored, options: &Options) -> Result<Vec<Choice>, Error> {
+    let by_rows = read_by_rows(stored.program());
+    let draft = draft_operands(stored.program());
+    let held = part_operands(stored.program(), &options.part);
+    let operands = stored.program().operands.iter().enumerate();
     let mut choices = operands
         .map(|(i, operand)| {
             let id = OperandId(i as u32);
@@ -95,10 +95,10 @@ pub(crate) fn choose_all(store: &Store, options: &Options) -> Result<Vec<Choice>
                 });
             }
             let policy = options.want.map(|want| match draft.contains(&id) {
-                true => Policy::draft(want.given(store.encodings(id))),
+                true => Policy::draft(want.given(stored.encodings(id))),
                 false => Policy::uniform(want),
             });
-            let choice = choose(operand, store.encodings(id), policy, options.source)?;
+            let choice = choose(operand, stored.encodings(id), policy, options.source)?;
             let layout = match () {
                 () if !held.contains(&id) => Layout::Absent,
                 () if by_rows.contains(&id) => Layout::Rows,
@@ -107,7 +107,7 @@ pub(crate) fn choose_all(store: &Store, options: &Options) -> Result<Vec<Choice>
             Ok(Choice { layout, ..choice })
         })
         .collect::<Result<Vec<Choice>, Error>>()?;
-    pair_up(store.program(), options.draft, &mut choices)?;
+    pair_up(stored.program(), options.draft, &mut choices)?;
     Ok(choices)
 }
 
