@@ -150,6 +150,7 @@ fn engine_kind(error: &lamella_engine::Error) -> Kind {
     use lamella_engine::Error;
     match error {
         Error::Container(error) => container_kind(error),
+        Error::Expert { cause, .. } => engine_kind(cause),
         Error::Memory { .. } | Error::Allocation { .. } | Error::Threads { .. } => Kind::Resources,
         Error::Isa { .. }
         | Error::Setting { .. }

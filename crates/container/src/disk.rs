@@ -5,6 +5,7 @@ use crate::safetensors::LFS_PREFIX;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Longest text file (tokenizer, template, configuration) that is read, in bytes.
 pub const MAX_TEXT_BYTES: u64 = 256 << 20;
@@ -15,6 +16,8 @@ pub(crate) struct DataFile {
     pub(crate) path: PathBuf,
     pub(crate) length: u64,
     file: File,
+    /// The file opened once more to read past the page cache, where its system can.
+    direct: OnceLock<Option<File>>,
 }
 
 impl DataFile {
@@ -29,12 +32,42 @@ impl DataFile {
             .metadata()
             .map_err(|e| Error::io(&path, "open", e))?
             .len();
-        Ok(DataFile { path, length, file })
+        Ok(DataFile {
+            path,
+            length,
+            file,
+            direct: OnceLock::new(),
+        })
     }
 
     /// Fills `buffer` from `offset`. Does not move a cursor: any number of threads may read.
     pub(crate) fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), Error> {
         read_exact_at(&self.file, buffer, offset).map_err(|e| Error::io(&self.path, "read", e))
+    }
+
+    /// Whether its bytes can be read past the page cache; tried with a read.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct().is_some()
+    }
+
+    fn direct(&self) -> Option<&File> {
+        let direct = self.direct.get_or_init(|| direct::open(&self.path));
+        direct.as_ref()
+    }
+
+    /// Fills the first `needed` bytes of `buffer` from `offset` past the page cache. The address,
+    /// the size of the buffer and the offset must be multiples of [`DIRECT_ALIGN`]; what lies
+    /// behind the needed bytes is read too, as far as the file goes.
+    pub(crate) fn read_direct(
+        &self,
+        buffer: &mut [u8],
+        needed: usize,
+        offset: u64,
+    ) -> Result<(), Error> {
+        let Some(file) = self.direct() else {
+            return self.read_at(&mut buffer[..needed], offset);
+        };
+        direct::read(file, buffer, needed, offset).map_err(|e| Error::io(&self.path, "read", e))
     }
 
     /// Asks the system for bytes that will be read, which it fetches meanwhile: many at once, where
@@ -54,6 +87,64 @@ impl DataFile {
         let modified = self.file.metadata().and_then(|m| m.modified()).ok();
         let age = modified.and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok());
         age.map_or(0, |d| d.as_nanos())
+    }
+}
+
+/// What addresses, offsets and lengths of direct reads are multiples of: the most that disks ask
+/// for, and what records are aligned to.
+pub const DIRECT_ALIGN: usize = 4096;
+
+#[cfg(target_os = "linux")]
+mod direct {
+    use super::DIRECT_ALIGN;
+    use std::fs::File;
+    use std::io::{Error, ErrorKind, Result};
+    use std::os::unix::fs::{FileExt, OpenOptionsExt};
+    use std::path::Path;
+
+    #[repr(align(4096))]
+    struct Block([u8; DIRECT_ALIGN]);
+
+    /// Opens the file at `path` for direct reads, if its system does them.
+    pub(super) fn open(path: &Path) -> Option<File> {
+        let flags = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+        let mut options = File::options();
+        let file = options.read(true).custom_flags(flags).open(path).ok()?;
+        let mut block = Block([0; DIRECT_ALIGN]);
+        file.read_at(&mut block.0, 0).ok()?;
+        Some(file)
+    }
+
+    pub(super) fn read(file: &File, buffer: &mut [u8], needed: usize, offset: u64) -> Result<()> {
+        let mut done = 0;
+        while done < needed {
+            let read = match file.read_at(&mut buffer[done..], offset + done as u64) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                read => read?,
+            };
+            // A direct read that ends elsewhere has met the end of the file.
+            let whole = read.is_multiple_of(DIRECT_ALIGN);
+            done += read;
+            if read == 0 || (!whole && done < needed) {
+                return Err(Error::from(ErrorKind::UnexpectedEof));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod direct {
+    use std::fs::File;
+    use std::path::Path;
+
+    /// Other systems have other ways, which are not used.
+    pub(super) fn open(_: &Path) -> Option<File> {
+        None
+    }
+
+    pub(super) fn read(_: &File, _: &mut [u8], _: usize, _: u64) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::Unsupported.into())
     }
 }
 

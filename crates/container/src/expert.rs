@@ -1,5 +1,8 @@
 //! Experts as units of reading: gate, up and down of one expert in one piece of memory.
 
+use crate::disk::{DIRECT_ALIGN, DataFile};
+use crate::error::Error;
+use crate::store::{Record, Store};
 use crate::table::PART_ALIGN;
 use lamella_program::block::Ffn;
 use lamella_program::{Encoding, OperandId, Program};
@@ -80,4 +83,149 @@ pub fn expert_layout(
         up,
         down,
     })
+}
+
+impl Store {
+    /// The expert banks, in layer order.
+    #[must_use]
+    pub fn banks(&self) -> &[ExpertBank] {
+        &self.banks
+    }
+
+    /// The bank of layer `layer`, if its experts are routed.
+    #[must_use]
+    pub fn bank(&self, layer: usize) -> Option<&ExpertBank> {
+        let at = self.banks.binary_search_by_key(&layer, |b| b.layer).ok()?;
+        self.banks.get(at)
+    }
+
+    /// How [`Store::read_expert`] lays out an expert of `bank`.
+    #[must_use]
+    pub fn expert_layout(&self, bank: &ExpertBank, encoding: Encoding) -> Option<ExpertLayout> {
+        expert_layout(self.program(), bank, encoding)
+    }
+
+    /// The one run of bytes that holds a whole expert, aligned to 4 KiB, where there is one.
+    #[must_use]
+    pub fn expert_record(
+        &self,
+        bank: &ExpertBank,
+        item: usize,
+        encoding: Encoding,
+    ) -> Option<Record> {
+        let container = self.container()?;
+        let layout = self.expert_layout(bank, encoding)?;
+        let starts = [layout.gate.start, layout.up.start, layout.down.start];
+        let parts = bank.operands().map(|id| container.part(id, encoding, item));
+        let number = parts[0]?.record;
+        for (part, start) in parts.iter().zip(starts) {
+            let part = (*part)?;
+            if part.record != number || part.offset != start as u64 {
+                return None;
+            }
+        }
+        let record = &container.table.records[number as usize];
+        (record.length == layout.length as u64).then_some(Record {
+            file: record.file,
+            offset: record.offset,
+            length: record.length,
+            digest: None,
+        })
+    }
+
+    /// Whether the bytes of file number `file` of a container can be read past the page cache.
+    #[must_use]
+    pub fn is_direct(&self, file: u32) -> bool {
+        let file = self.container().and_then(|c| c.file(file));
+        file.is_some_and(DataFile::is_direct)
+    }
+
+    /// Reads the bytes of an [expert's record](Store::expert_record) into the start of `buffer`.
+    /// Nothing is checked: [`Store::check_expert`] does. With `direct`, past the page cache if the
+    /// file [can be read so](Store::is_direct) and the buffer begins and ends at multiples of
+    /// [`DIRECT_ALIGN`](crate::DIRECT_ALIGN); what lies behind the record may then come along.
+    ///
+    /// # Errors
+    /// If the buffer is too small, there is no such file, or reading fails.
+    pub fn read_record(
+        &self,
+        record: &Record,
+        direct: bool,
+        buffer: &mut [u8],
+    ) -> Result<(), Error> {
+        let file = self.container().and_then(|c| c.file(record.file));
+        let file = file.ok_or_else(|| Error::Absent(self.dir().to_owned()))?;
+        let length = usize::try_from(record.length).unwrap_or(usize::MAX);
+        let Some(place) = buffer.get_mut(..length) else {
+            return Err(Error::Buffer {
+                operand: "of a record".to_owned(),
+                found: buffer.len(),
+                expected: length,
+            });
+        };
+        let aligned = length.next_multiple_of(DIRECT_ALIGN);
+        let direct = direct
+            && record.offset.is_multiple_of(DIRECT_ALIGN as u64)
+            && place.as_ptr().addr().is_multiple_of(DIRECT_ALIGN);
+        match buffer.get_mut(..aligned).filter(|_| direct) {
+            Some(buffer) => file.read_direct(buffer, length, record.offset),
+            None => file.read_at(&mut buffer[..length], record.offset),
+        }
+    }
+
+    /// Reads gate, up and down of one expert into `buffer`, laid out as
+    /// [`Store::expert_layout`] says; with one read where the container has it in one record.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub fn read_expert(
+        &self,
+        bank: &ExpertBank,
+        item: usize,
+        encoding: Encoding,
+        buffer: &mut [u8],
+    ) -> Result<(), Error> {
+        let Some(layout) = self.expert_layout(bank, encoding) else {
+            return Err(self.not_stored(bank.gate, item, encoding));
+        };
+        self.check_buffer(bank.gate, buffer.len(), layout.length as u64)?;
+        if let Some(record) = self.expert_record(bank, item, encoding) {
+            self.read_record(&record, false, buffer)?;
+            return self.check_expert(bank, item, encoding, buffer);
+        }
+        let ranges = [layout.gate, layout.up, layout.down];
+        for (id, range) in bank.operands().into_iter().zip(ranges) {
+            self.read(id, item, encoding, &mut buffer[range])?;
+        }
+        Ok(())
+    }
+
+    /// Checks an expert's bytes, read by whatever means from its [`Store::expert_record`], against
+    /// the digests. Checkpoints record none and accept everything.
+    ///
+    /// # Errors
+    /// If the buffer has the wrong size or the bytes are damaged.
+    pub fn check_expert(
+        &self,
+        bank: &ExpertBank,
+        item: usize,
+        encoding: Encoding,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        let Some(container) = self.container() else {
+            return Ok(());
+        };
+        let Some(layout) = self.expert_layout(bank, encoding) else {
+            return Err(self.not_stored(bank.gate, item, encoding));
+        };
+        self.check_buffer(bank.gate, bytes.len(), layout.length as u64)?;
+        let ranges = [layout.gate, layout.up, layout.down];
+        for (id, range) in bank.operands().into_iter().zip(ranges) {
+            let Some(part) = container.part(id, encoding, item) else {
+                return Err(self.not_stored(id, item, encoding));
+            };
+            container.check(part, &bytes[range])?;
+        }
+        Ok(())
+    }
 }

@@ -36,7 +36,7 @@ pub use container::parse_program;
 pub use convert::{
     ConvertError, ConvertOptions, ConvertReport, Keep, Progress, convert, human_bytes,
 };
-pub use disk::MAX_TEXT_BYTES;
+pub use disk::{DIRECT_ALIGN, MAX_TEXT_BYTES};
 pub use error::Error;
 pub use expert::{ExpertBank, ExpertLayout, expert_banks, expert_layout};
 pub use inspect::{StoredBytes, Summary, inspect};

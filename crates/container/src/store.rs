@@ -5,7 +5,7 @@ use crate::constants;
 use crate::container::Container;
 use crate::disk;
 use crate::error::Error;
-use crate::expert::{ExpertBank, ExpertLayout, expert_banks, expert_layout};
+use crate::expert::{ExpertBank, expert_banks};
 use crate::manifest::{MANIFEST_FILE, PROGRAM_FILE, TABLE_FILE};
 use crate::source::{Source, locate_all, read_item, read_tiles};
 use crate::verify::digest_range;
@@ -50,7 +50,7 @@ fn text_path(dir: &Path, name: &str) -> PathBuf {
 #[derive(Debug)]
 pub struct Store {
     origin: Origin,
-    banks: Vec<ExpertBank>,
+    pub(crate) banks: Vec<ExpertBank>,
 }
 
 #[derive(Debug)]
@@ -322,114 +322,6 @@ impl Store {
         }
     }
 
-    /// The expert banks, in layer order.
-    #[must_use]
-    pub fn banks(&self) -> &[ExpertBank] {
-        &self.banks
-    }
-
-    /// The bank of layer `layer`, if its experts are routed.
-    #[must_use]
-    pub fn bank(&self, layer: usize) -> Option<&ExpertBank> {
-        let at = self.banks.binary_search_by_key(&layer, |b| b.layer).ok()?;
-        self.banks.get(at)
-    }
-
-    /// How [`Store::read_expert`] lays out an expert of `bank`.
-    #[must_use]
-    pub fn expert_layout(&self, bank: &ExpertBank, encoding: Encoding) -> Option<ExpertLayout> {
-        expert_layout(self.program(), bank, encoding)
-    }
-
-    /// The one run of bytes that holds a whole expert, aligned to 4 KiB, where there is one.
-    #[must_use]
-    pub fn expert_record(
-        &self,
-        bank: &ExpertBank,
-        item: usize,
-        encoding: Encoding,
-    ) -> Option<Record> {
-        let Origin::Container(c) = &self.origin else {
-            return None;
-        };
-        let layout = self.expert_layout(bank, encoding)?;
-        let starts = [layout.gate.start, layout.up.start, layout.down.start];
-        let parts = bank.operands().map(|id| c.part(id, encoding, item));
-        let number = parts[0]?.record;
-        for (part, start) in parts.iter().zip(starts) {
-            let part = (*part)?;
-            if part.record != number || part.offset != start as u64 {
-                return None;
-            }
-        }
-        let record = &c.table.records[number as usize];
-        (record.length == layout.length as u64).then_some(Record {
-            file: record.file,
-            offset: record.offset,
-            length: record.length,
-            digest: None,
-        })
-    }
-
-    /// Reads gate, up and down of one expert into `buffer`, laid out as
-    /// [`Store::expert_layout`] says; with one read where the container has it in one record.
-    ///
-    /// # Errors
-    /// As [`Store::read`].
-    pub fn read_expert(
-        &self,
-        bank: &ExpertBank,
-        item: usize,
-        encoding: Encoding,
-        buffer: &mut [u8],
-    ) -> Result<(), Error> {
-        let Some(layout) = self.expert_layout(bank, encoding) else {
-            return Err(self.not_stored(bank.gate, item, encoding));
-        };
-        self.check_buffer(bank.gate, buffer.len(), layout.length as u64)?;
-        if let (Origin::Container(c), Some(record)) =
-            (&self.origin, self.expert_record(bank, item, encoding))
-            && let Some(file) = c.file(record.file)
-        {
-            file.read_at(buffer, record.offset)?;
-            return self.check_expert(bank, item, encoding, buffer);
-        }
-        let ranges = [layout.gate, layout.up, layout.down];
-        for (id, range) in bank.operands().into_iter().zip(ranges) {
-            self.read(id, item, encoding, &mut buffer[range])?;
-        }
-        Ok(())
-    }
-
-    /// Checks an expert's bytes, read by whatever means from its [`Store::expert_record`], against
-    /// the digests. Checkpoints record none and accept everything.
-    ///
-    /// # Errors
-    /// If the buffer has the wrong size or the bytes are damaged.
-    pub fn check_expert(
-        &self,
-        bank: &ExpertBank,
-        item: usize,
-        encoding: Encoding,
-        bytes: &[u8],
-    ) -> Result<(), Error> {
-        let Origin::Container(c) = &self.origin else {
-            return Ok(());
-        };
-        let Some(layout) = self.expert_layout(bank, encoding) else {
-            return Err(self.not_stored(bank.gate, item, encoding));
-        };
-        self.check_buffer(bank.gate, bytes.len(), layout.length as u64)?;
-        let ranges = [layout.gate, layout.up, layout.down];
-        for (id, range) in bank.operands().into_iter().zip(ranges) {
-            let Some(part) = c.part(id, encoding, item) else {
-                return Err(self.not_stored(id, item, encoding));
-            };
-            c.check(part, &bytes[range])?;
-        }
-        Ok(())
-    }
-
     /// A text file that came with the model ([`TEXT_FILES`]); `None` where there is none.
     ///
     /// # Errors
@@ -535,7 +427,8 @@ impl Store {
         }
     }
 
-    fn not_stored(&self, operand: OperandId, item: usize, encoding: Encoding) -> Error {
+    /// The error that says so.
+    pub(crate) fn not_stored(&self, operand: OperandId, item: usize, encoding: Encoding) -> Error {
         let name = self
             .program()
             .operands
@@ -549,7 +442,13 @@ impl Store {
         }
     }
 
-    fn check_buffer(&self, operand: OperandId, found: usize, expected: u64) -> Result<(), Error> {
+    /// Refuses a buffer of another size than `expected`.
+    pub(crate) fn check_buffer(
+        &self,
+        operand: OperandId,
+        found: usize,
+        expected: u64,
+    ) -> Result<(), Error> {
         if found as u64 == expected {
             return Ok(());
         }

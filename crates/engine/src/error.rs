@@ -10,6 +10,23 @@ pub enum Error {
     /// The model's files could not be opened or read.
     #[error(transparent)]
     Container(#[from] lamella_container::Error),
+    /// An expert that is not in memory cannot be had. The conversation is as it was before the step,
+    /// which may be tried again.
+    #[error("expert {expert} of layer {layer}: {cause}")]
+    Expert {
+        /// The layer, the draft's counted behind the others.
+        layer: usize,
+        /// Its number within the layer.
+        expert: usize,
+        /// Which file, where in it, and what is wrong.
+        cause: Box<Error>,
+    },
+    /// A thread of the engine ended where it should not have.
+    #[error("a thread stopped while it was {doing}; this is a defect of Lamella, please report it")]
+    Stopped {
+        /// What it was at.
+        doing: &'static str,
+    },
     /// An operand cannot be encoded or decoded.
     #[error("operand {operand}: {cause}")]
     Codec {

@@ -34,7 +34,7 @@ pub use experts::ExpertStatistics;
 pub use lamella_program::Part;
 pub use model::{Model, Report, lower};
 pub use model_session::ModelSession;
-pub use options::{BackendKind, Options, SourcePolicy};
+pub use options::{BackendKind, Options, ReadAccess, SourcePolicy, Verify};
 pub use part::{RowSpan, RowsInPlace};
 pub use profile::{Operator, Profile, TimeSource};
 pub use state::snapshot::{SNAPSHOT_VERSION, SnapshotError};

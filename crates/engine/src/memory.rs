@@ -105,14 +105,22 @@ impl Buffer {
         }
     }
 
+    /// Bytes there are; without a look at them.
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Where the bytes begin that lie `at` bytes into the buffer.
+    pub(crate) fn bytes_from(&self, at: usize) -> NonNull<u8> {
+        assert!(at <= self.length, "outside the buffer");
+        // SAFETY: still within the buffer.
+        unsafe { self.start.add(at) }
+    }
+
     /// Where the values begin that lie `at` bytes, a multiple of 4, into the buffer.
     pub(crate) fn values_from(&self, at: usize) -> NonNull<f32> {
-        assert!(
-            at.is_multiple_of(4) && at <= self.length,
-            "outside the buffer"
-        );
-        // SAFETY: still within the buffer.
-        unsafe { self.start.add(at).cast() }
+        assert!(at.is_multiple_of(4), "between two values");
+        self.bytes_from(at).cast()
     }
 }
 

@@ -3,11 +3,12 @@
 use crate::backend::{Backend, cpu, reference};
 use crate::cancel::Cancel;
 use crate::error::Error;
-use crate::experts::{Counts, ExpertStatistics, ExpertStore, Layers};
+use crate::experts::{Counts, ExpertStatistics, ExpertStore, Layers, expert_access};
 use crate::identity::numeric_class;
 use crate::memory::{MemoryLimit, check_stacks};
 use crate::need::{Fit, fit};
 use crate::options::{BackendKind, Options};
+use crate::plan::active_bytes;
 use crate::profile::{Profile, TimeSource};
 use crate::state::Session;
 use crate::step::{self, Entry, Observer, Span, StepContext, StepScratch};
@@ -70,6 +71,8 @@ pub struct Report {
     pub draft_state_bytes_per_token: u64,
     /// Longest context of a session.
     pub context: usize,
+    /// Bytes of weights that decoding one token reads.
+    pub active_bytes: u64,
     /// Elements held per encoding.
     pub encodings: BTreeMap<&'static str, u64>,
     /// Time to open.
@@ -114,24 +117,12 @@ impl Model {
         progress: &mut dyn FnMut(OpenProgress),
     ) -> Result<Arc<Model>, Error> {
         let start = Instant::now();
-        let program = Arc::new(opened_program(&store, options)?);
-        check_part(&program, options)?;
-        let context = resolve_context(&program, options)?;
-        if options.step_rows == 0 {
-            return Err(setting("step rows", "must be at least 1"));
-        }
-        let threads = resolve_threads(options)?;
-        let isa = resolve_isa(options)?;
-        let shape = cpu::Shape {
-            step_rows: options.step_rows,
-            // The ends look at no other row.
-            context: match options.part {
-                Part::Ends => 1,
-                _ => context,
-            },
-            threads,
-            isa,
-        };
+        let Opening {
+            program,
+            context,
+            shape,
+        } = Opening::of(store.program(), options)?;
+        let (program, threads, isa) = (Arc::new(program), shape.threads, shape.isa);
         let fit = fit(&store, &program, options, shape)?;
         let (store, choices) = (Arc::new(store), &fit.choices);
         weights::check_tables(&store, choices)?;
@@ -147,6 +138,7 @@ impl Model {
             draft_state_bytes_per_token: state::draft_bytes_per_token(&program) as u64,
             context,
             encodings: elements_by_encoding(&program, choices),
+            active_bytes: active_bytes(&program, choices, options.backend)?.all(),
             open_time: start.elapsed(),
         };
         let scratch = StepScratch::new(&program, &options.part, options.step_rows)?;
@@ -330,9 +322,49 @@ fn setting(name: &'static str, message: &str) -> Error {
     }
 }
 
-/// The program as it is executed: the store's, without its draft unless `options` ask for it.
-fn opened_program(store: &Store, options: &Options) -> Result<Program, Error> {
-    let mut program = store.program().clone();
+/// What is known of an opening before a byte of the weights is read.
+pub(crate) struct Opening {
+    /// The program as it is executed.
+    pub(crate) program: Program,
+    /// Longest context of a session.
+    pub(crate) context: usize,
+    /// What the buffers are made for.
+    pub(crate) shape: cpu::Shape,
+}
+
+impl Opening {
+    /// Opens `program` as `options` say.
+    ///
+    /// # Errors
+    /// If there is no such part, draft, context, instruction set or number of threads.
+    pub(crate) fn of(program: &Program, options: &Options) -> Result<Opening, Error> {
+        let program = opened_program(program, options)?;
+        check_part(&program, options)?;
+        let context = resolve_context(&program, options)?;
+        if options.step_rows == 0 {
+            return Err(setting("step rows", "must be at least 1"));
+        }
+        let shape = cpu::Shape {
+            step_rows: options.step_rows,
+            // The ends look at no other row.
+            context: match options.part {
+                Part::Ends => 1,
+                _ => context,
+            },
+            threads: resolve_threads(options)?,
+            isa: resolve_isa(options)?,
+        };
+        Ok(Opening {
+            program,
+            context,
+            shape,
+        })
+    }
+}
+
+/// The program as it is executed: without its draft unless `options` ask for it.
+fn opened_program(program: &Program, options: &Options) -> Result<Program, Error> {
+    let mut program = program.clone();
     if !options.draft {
         program.draft = None;
     } else if program.draft.is_none() {
@@ -362,10 +394,7 @@ fn prepare(
             check_stacks(shape.threads)?;
             let loaded = weights::load_all(store, choices, shape.threads, progress)?;
             weights::check_streamed(store, choices)?;
-            let layers = Layers::of(&program, choices)?;
-            let experts =
-                layers.map(|layers| ExpertStore::new(Arc::clone(store), layers, fit.slots));
-            let experts = experts.transpose()?;
+            let experts = expert_store(store, &program, fit, options, shape.threads)?;
             let counts = experts.as_ref().map(ExpertStore::counts);
             let store = Arc::clone(store);
             let cpu = cpu::Cpu::new(program, store, &options.part, loaded, experts, shape)?;
@@ -376,6 +405,22 @@ fn prepare(
             (Box::new(reference), None)
         }
     })
+}
+
+/// Room for some of the experts, if not all of them fit.
+fn expert_store(
+    store: &Arc<Store>,
+    program: &Program,
+    fit: &Fit,
+    options: &Options,
+    threads: usize,
+) -> Result<Option<ExpertStore>, Error> {
+    let Some(layers) = Layers::of(program, &fit.choices)? else {
+        return Ok(None);
+    };
+    let access = expert_access(store, &layers, options)?;
+    let how = (access, options.expert_verify);
+    ExpertStore::new(Arc::clone(store), layers, fit.slots, threads, how).map(Some)
 }
 
 /// A part has to be one of this program, and drafts need the whole of it.
@@ -465,7 +510,10 @@ fn held_operands(choices: &[Choice]) -> Vec<OperandId> {
     held.map(|(id, _)| id).collect()
 }
 
-fn elements_by_encoding(program: &Program, choices: &[Choice]) -> BTreeMap<&'static str, u64> {
+pub(crate) fn elements_by_encoding(
+    program: &Program,
+    choices: &[Choice],
+) -> BTreeMap<&'static str, u64> {
     let mut sums = BTreeMap::new();
     let held = program.operands.iter().zip(choices);
     for (operand, choice) in held.filter(|(_, choice)| choice.layout != Layout::Absent) {

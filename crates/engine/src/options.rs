@@ -36,6 +36,38 @@ impl BackendKind {
     }
 }
 
+/// How experts that are not in memory are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadAccess {
+    /// Past the page cache of the system, which then holds nothing twice.
+    Direct,
+    /// Through the page cache.
+    Buffered,
+}
+
+impl ReadAccess {
+    /// The name used on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ReadAccess::Direct => "direct",
+            ReadAccess::Buffered => "buffered",
+        }
+    }
+}
+
+/// When the bytes of an expert are compared with their digest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verify {
+    /// When they are first read.
+    #[default]
+    First,
+    /// Whenever they are read.
+    Always,
+    /// Never.
+    Never,
+}
+
 /// How to open a model.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -65,6 +97,13 @@ pub struct Options {
     /// Whether routed experts that do not fit into memory may stay on disk, to be read when a step
     /// needs them; otherwise such a model is refused.
     pub experts_on_disk: bool,
+    /// How those are read; `None` = past the page cache, unless memory beyond the limit has room
+    /// there for all of them, or the files cannot be read so.
+    pub expert_access: Option<ReadAccess>,
+    /// When those are checked.
+    pub expert_verify: Verify,
+    /// Whether those are read before a step asks for them, as far as they can be foreseen.
+    pub expert_ahead: bool,
     /// Which part of the model this node runs; nothing of the others is read.
     pub part: Part,
 }
@@ -86,6 +125,9 @@ impl Default for Options {
             step_rows: DEFAULT_STEP_ROWS,
             draft: false,
             experts_on_disk: true,
+            expert_access: None,
+            expert_verify: Verify::First,
+            expert_ahead: true,
             part: Part::Whole,
         }
     }

@@ -19,6 +19,9 @@ pub(super) struct Cache {
     /// The last step that used each record, to keep those of the running one.
     used: Vec<u64>,
     step: u64,
+    /// What is on its way into its slot, and what was ordered before a step asked for it.
+    loading: Vec<bool>,
+    ahead: Vec<bool>,
 }
 
 /// What was asked for.
@@ -45,6 +48,8 @@ impl Cache {
             chooser: policy.is_none().then(|| Chooser::new(records, slots)),
             used: vec![0; records as usize],
             step: 0,
+            loading: vec![false; records as usize],
+            ahead: vec![false; records as usize],
         }
     }
 
@@ -59,36 +64,81 @@ impl Cache {
         }
     }
 
-    /// The place of a record of the running step, one made for it if it has none.
+    /// The place of a record of the running step, one made for it if it has none. A new one is
+    /// loading until [`loaded`](Self::loaded) or [`remove`](Self::remove).
     pub(super) fn place(&mut self, record: u32) -> Place {
         let slot = self.slots[record as usize];
-        if slot != NONE {
-            self.policies.iter_mut().for_each(|p| p.touch(record));
-            return Place::Here(slot);
+        if slot == NONE {
+            return self.admit(record);
         }
+        // What came ahead of its first use has been counted by its coming.
+        if !self.ahead[record as usize] {
+            self.policies.iter_mut().for_each(|p| p.touch(record));
+        }
+        Place::Here(slot)
+    }
+
+    /// The place of a record that a step may come to use, one made for it if it has none.
+    pub(super) fn place_ahead(&mut self, record: u32) -> Place {
+        match self.slots[record as usize] {
+            NONE => {
+                let place = self.admit(record);
+                self.ahead[record as usize] = place != Place::Full;
+                place
+            }
+            slot => Place::Here(slot),
+        }
+    }
+
+    fn admit(&mut self, record: u32) -> Place {
         let Some(slot) = self.free.pop().or_else(|| self.make_room()) else {
             return Place::Full;
         };
         self.slots[record as usize] = slot;
+        self.loading[record as usize] = true;
         self.policies.iter_mut().for_each(|p| p.admit(record));
         Place::New(slot)
     }
 
-    /// Takes out the record that the policy in force gives up first; its slot.
+    /// The record is in its slot now.
+    pub(super) fn loaded(&mut self, record: u32) {
+        self.loading[record as usize] = false;
+    }
+
+    /// Whether the record is on its way.
+    pub(super) fn is_loading(&self, record: u32) -> bool {
+        self.loading[record as usize]
+    }
+
+    /// Whether the record came ahead of its use, told once.
+    pub(super) fn was_ahead(&mut self, record: u32) -> bool {
+        std::mem::take(&mut self.ahead[record as usize])
+    }
+
+    /// Takes out the record that the policy in force gives up first; its slot. What the step uses
+    /// stays, and what is on its way.
     fn make_room(&mut self) -> Option<u32> {
-        let (used, step) = (&self.used, self.step);
-        let keep = |record: u32| used[record as usize] == step;
+        let Cache {
+            used,
+            step,
+            loading,
+            ..
+        } = self;
+        let keep = |record: u32| used[record as usize] == *step || loading[record as usize];
         let record = self.policies[self.active].evict(&keep)?;
         let others = self.policies.iter_mut().enumerate();
         for (_, policy) in others.filter(|(i, _)| *i != self.active) {
             policy.remove(record);
         }
+        self.ahead[record as usize] = false;
         Some(std::mem::replace(&mut self.slots[record as usize], NONE))
     }
 
     /// Takes out a record: what should have come into its slot has not.
     pub(super) fn remove(&mut self, record: u32) {
         let slot = std::mem::replace(&mut self.slots[record as usize], NONE);
+        self.loading[record as usize] = false;
+        self.ahead[record as usize] = false;
         if slot != NONE {
             self.free.push(slot);
             self.policies.iter_mut().for_each(|p| p.remove(record));

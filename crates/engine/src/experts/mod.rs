@@ -6,18 +6,26 @@
 
 mod cache;
 mod chooser;
+mod counts;
+mod layers;
 mod lfru;
 mod lists;
 mod lru;
 mod policy;
+mod reader;
+mod records;
 mod replay;
 mod s3fifo;
+mod slots;
 mod store;
 
+pub(crate) use counts::Counts;
+pub use counts::ExpertStatistics;
+pub(crate) use layers::{Layers, Which, expert_operands};
 pub use policy::PolicyKind;
+pub(crate) use records::expert_access;
 pub use replay::{Replayed, Trace};
-pub use store::ExpertStatistics;
-pub(crate) use store::{Counts, ExpertStore, Layers, Which, expert_operands};
+pub(crate) use store::ExpertStore;
 
 #[cfg(test)]
 mod tests;

@@ -116,8 +116,10 @@ impl Trace {
             self.records_of(union, &mut records);
             cache.begin(&records);
             replayed.uses += records.len() as u64;
-            let here = |&&r: &&u32| matches!(cache.place(r), Place::Here(_));
-            replayed.hits += records.iter().filter(here).count() as u64;
+            for &record in &records {
+                replayed.hits += u64::from(matches!(cache.place(record), Place::Here(_)));
+                cache.loaded(record);
+            }
             if self.ends_step(index) {
                 replayed.tokens += u64::from(union.rows);
                 cache.token();

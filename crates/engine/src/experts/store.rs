@@ -1,196 +1,37 @@
-//! Experts in memory and on disk: a fixed number of slots, filled as steps ask for them.
+//! Experts in memory and on disk: a fixed number of slots, filled while steps go on.
 
 use super::cache::{Cache, Place};
+use super::counts::{Counts, add, nanoseconds};
+use super::layers::{Layers, Which};
+use super::reader::{Fetch, Finished, Job, Priority, Reader};
+use super::records::Records;
+use super::slots::Slots;
 use crate::cancel::Cancel;
 use crate::error::Error;
-use crate::memory::Buffer;
-use crate::weights::{Choice, Layout, item_bytes, load_rows};
+use crate::options::{ReadAccess, Verify};
 use lamella_container::Store;
-use lamella_kernels::{Matrix, Pool};
-use lamella_program::block::{Ffn, GatedUnit, Routed};
-use lamella_program::{OperandId, Program};
-use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use lamella_kernels::Matrix;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-/// The experts of one layer.
-struct Bank {
-    /// The layer's number, the draft's counted behind the others.
-    layer: usize,
-    /// Record of the layer's first expert.
-    first: u32,
-    experts: u32,
-    maps: [Map; 3],
-}
-
-/// Gate, up or down of a layer's experts.
-#[derive(Clone)]
-struct Map {
-    id: OperandId,
-    choice: Choice,
-    rows: usize,
-    cols: usize,
-    /// Where it lies in a slot.
-    place: Range<usize>,
-}
-
-/// Which of an expert's maps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Which {
-    /// `gate`, inside.
-    Gate,
-    /// `up`, inside.
-    Up,
-    /// `down`, back out.
-    Down,
-}
-
-/// What the experts of a program take that are not all in memory.
-pub(crate) struct Layers {
-    banks: Vec<Bank>,
-    /// Bytes of the largest expert, in whole lines.
-    slot: usize,
-}
-
-impl Layers {
-    /// The routed experts that `choices` hold in a cache; `None` if there are none.
-    ///
-    /// # Errors
-    /// [`Error::Setting`] if a size overflows.
-    pub(crate) fn of(program: &Program, choices: &[Choice]) -> Result<Option<Layers>, Error> {
-        let (mut banks, mut first, mut slot) = (Vec::new(), 0u32, 0);
-        for (layer, block) in program.every_layer().enumerate() {
-            let Ffn::Routed(routed) = &block.ffn.body else {
-                continue;
-            };
-            if choices[routed.unit.gate.index()].layout != Layout::Cached {
-                continue;
-            }
-            let mut end = 0;
-            let maps = operands(&routed.unit).map(|id| {
-                let (operand, choice) = (program.operand(id), choices[id.index()]);
-                let bytes = item_bytes(operand, choice)?;
-                let place = end..end + bytes;
-                end = place.end;
-                Ok::<Map, Error>(Map {
-                    id,
-                    choice,
-                    rows: operand.rows(),
-                    cols: operand.cols(),
-                    place,
-                })
-            });
-            let [gate, up, down] = maps;
-            let experts = u32::try_from(routed.experts).unwrap_or(u32::MAX);
-            banks.push(Bank {
-                layer,
-                first,
-                experts,
-                maps: [gate?, up?, down?],
-            });
-            first = first.saturating_add(experts);
-            slot = slot.max(end);
-        }
-        Ok((!banks.is_empty()).then_some(Layers { banks, slot }))
-    }
-
-    /// Experts of all layers.
-    pub(crate) fn records(&self) -> u32 {
-        let last = self.banks.last();
-        last.map_or(0, |bank| bank.first.saturating_add(bank.experts))
-    }
-
-    /// Bytes of a slot.
-    pub(crate) fn slot_bytes(&self) -> u64 {
-        self.slot as u64
-    }
-
-    /// Bytes of the lists for so many experts, beside the slots.
-    pub(crate) fn list_bytes(&self) -> u64 {
-        /// Of each expert: where it is, when it was used, and each policy's order, twice.
-        const EACH: u64 = 192;
-        /// The ends of all orders.
-        const ORDERS: u64 = 48 << 10;
-        u64::from(self.records()).saturating_mul(EACH) + ORDERS
-    }
-}
-
-/// The maps of a unit.
-fn operands(unit: &GatedUnit) -> [OperandId; 3] {
-    [unit.gate, unit.up, unit.down]
-}
-
-/// Counts that others read while steps go on.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    experts: AtomicU64,
-    slots: AtomicU64,
-    uses: AtomicU64,
-    hits: AtomicU64,
-    bytes_read: AtomicU64,
-    waited_nanoseconds: AtomicU64,
-}
-
-impl Counts {
-    /// What was counted so far.
-    pub(crate) fn statistics(&self) -> ExpertStatistics {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        ExpertStatistics {
-            experts: read(&self.experts),
-            slots: read(&self.slots),
-            uses: read(&self.uses),
-            hits: read(&self.hits),
-            bytes_read: read(&self.bytes_read),
-            waited: Duration::from_nanos(read(&self.waited_nanoseconds)),
-        }
-    }
-}
-
-fn add(count: &AtomicU64, more: u64) {
-    count.fetch_add(more, Ordering::Relaxed);
-}
-
-/// How often what was needed was in memory, and what it took where it was not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ExpertStatistics {
-    /// Experts there are, of all layers.
-    pub experts: u64,
-    /// Of those, as many as fit into memory.
-    pub slots: u64,
-    /// Experts that steps have used, each once a step and layer.
-    pub uses: u64,
-    /// Of those, found in memory.
-    pub hits: u64,
-    /// Bytes of the others, as they lie in memory.
-    pub bytes_read: u64,
-    /// Time that steps have waited for them.
-    pub waited: Duration,
-}
-
-impl ExpertStatistics {
-    /// What was counted after `earlier`.
-    #[must_use]
-    pub fn since(&self, earlier: &ExpertStatistics) -> ExpertStatistics {
-        ExpertStatistics {
-            uses: self.uses.saturating_sub(earlier.uses),
-            hits: self.hits.saturating_sub(earlier.hits),
-            bytes_read: self.bytes_read.saturating_sub(earlier.bytes_read),
-            waited: self.waited.saturating_sub(earlier.waited),
-            ..*self
-        }
-    }
-}
-
-/// Slots, and what is in them.
+/// Slots, what is in them, and who fills them.
+///
+/// A slot is the reader's from the submission of its job until the job is finished or withdrawn:
+/// the cache calls it loading so long, gives it to nobody else, and nobody looks into it.
 pub(crate) struct ExpertStore {
-    source: Arc<Store>,
-    layers: Layers,
-    slots: Buffer,
+    reader: Reader,
+    layers: Arc<Layers>,
+    slots: Arc<Slots>,
     cache: Cache,
-    /// The slot of each expert of the step.
-    held: Vec<u32>,
+    /// Records of the step that are held, and their slots.
     records: Vec<u32>,
+    held: Vec<u32>,
+    /// Which of the held have not been told to be there yet, and which were just now.
+    pending: Vec<u32>,
+    fresh: Vec<u32>,
+    finished: Vec<Finished>,
+    withdrawn: Vec<Job>,
     /// The bank of the held experts.
     bank: usize,
     /// Slots there are.
@@ -198,31 +39,62 @@ pub(crate) struct ExpertStore {
     counts: Arc<Counts>,
 }
 
-/// An expert on its way into its slot.
-struct Load<'s> {
-    index: usize,
-    slot: &'s mut [u8],
-}
-
 impl ExpertStore {
-    /// Empty slots, as many as told, for experts read from `source`.
+    /// Empty slots, as many as told, for experts read from `source` as told; `threads` threads put
+    /// them as the kernels read them, where they do not lie so.
     ///
     /// # Errors
-    /// [`Error::Allocation`].
-    pub(crate) fn new(source: Arc<Store>, layers: Layers, slots: u32) -> Result<Self, Error> {
-        let bytes = layers.slot.checked_mul(slots as usize);
+    /// [`Error::Allocation`], [`Error::Threads`].
+    pub(crate) fn new(
+        source: Arc<Store>,
+        layers: Layers,
+        count: u32,
+        threads: usize,
+        (access, verify): (ReadAccess, Verify),
+    ) -> Result<Self, Error> {
+        /// Reads on their way at once: one is finished while others are at the disk.
+        const READERS: usize = 4;
+        let layers = Arc::new(layers);
+        let records = Records::new(source, Arc::clone(&layers), access, verify);
+        let threads = match records.all_whole() {
+            true => READERS,
+            false => threads,
+        };
+        Self::over(
+            Arc::new(records),
+            layers,
+            count,
+            threads.min(count as usize),
+        )
+    }
+
+    /// Empty slots, as many as told, for experts that `threads` threads get from `fetch`.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`], [`Error::Threads`].
+    pub(super) fn over(
+        fetch: Arc<dyn Fetch>,
+        layers: Arc<Layers>,
+        count: u32,
+        threads: usize,
+    ) -> Result<Self, Error> {
         let records = layers.records();
+        let slots = Arc::new(Slots::new(count, layers.slot)?);
         Ok(ExpertStore {
-            source,
-            slots: Buffer::zeroed(bytes.unwrap_or(usize::MAX))?,
-            cache: Cache::new(records, slots, None),
-            held: Vec::new(),
+            reader: Reader::new(fetch, Arc::clone(&slots), threads)?,
+            slots,
+            cache: Cache::new(records, count, None),
             records: Vec::new(),
+            held: Vec::new(),
+            pending: Vec::new(),
+            fresh: Vec::new(),
+            finished: Vec::new(),
+            withdrawn: Vec::new(),
             bank: 0,
-            most: slots as usize,
+            most: count as usize,
             counts: Arc::new(Counts {
                 experts: u64::from(records).into(),
-                slots: u64::from(slots).into(),
+                slots: u64::from(count).into(),
                 ..Counts::default()
             }),
             layers,
@@ -231,7 +103,7 @@ impl ExpertStore {
 
     /// Bytes of the slots.
     pub(crate) fn mapped(&self) -> u64 {
-        Buffer::taken(self.slots.len())
+        self.slots.mapped()
     }
 
     /// What is counted.
@@ -239,126 +111,225 @@ impl ExpertStore {
         Arc::clone(&self.counts)
     }
 
-    /// Has the first of `experts` of layer `layer` in memory, as many as there are slots for; how
-    /// many that is. [`matrix`](Self::matrix) numbers them in their order.
+    /// Takes the first of `experts` of layer `layer` into memory, or orders them to come; how many
+    /// those are: all if there are slots for all of them, otherwise so many that others may come
+    /// meanwhile. [`arrived`](Self::arrived) tells which are there, by their number among these.
     ///
     /// # Errors
-    /// If reading fails or what is read is damaged: none of those that were not there before is
-    /// there then. [`Error::Cancelled`].
+    /// [`Error::Cancelled`].
     pub(crate) fn hold(
         &mut self,
         layer: usize,
         experts: &[u32],
-        pool: &Pool,
         cancel: &Cancel,
     ) -> Result<usize, Error> {
-        let bank = match self.layers.banks.binary_search_by_key(&layer, |b| b.layer) {
-            Ok(bank) => bank,
-            Err(_) => unreachable!("layer {layer} has no experts in a cache"),
-        };
+        let bank = self.bank_of(layer);
         if bank < std::mem::replace(&mut self.bank, bank) {
             self.cache.token();
         }
-        let count = experts.len().min(self.most);
-        let first = self.layers.banks[bank].first;
+        // What was expected of this layer and not begun: it is needed now, or was a mistake.
+        let of = self.range_of(bank);
+        self.withdraw(&|job, _| of.contains(&job.record));
         self.records.clear();
+        self.reader.collect(&mut self.finished);
+        self.settle()?;
+        let count = match experts.len() {
+            all if all <= self.most => all,
+            _ => (self.most / 2).max(1),
+        };
         self.records
-            .extend(experts[..count].iter().map(|e| first + e));
+            .extend(experts[..count].iter().map(|e| of.start + e));
         self.cache.begin(&self.records);
+        let placed = self.place_all(cancel);
+        if placed.is_err() {
+            self.abandon();
+        }
+        placed.map(|()| count)
+    }
+
+    /// Places all records of the step.
+    fn place_all(&mut self, cancel: &Cancel) -> Result<(), Error> {
         self.held.clear();
-        let mut missing = Vec::new();
-        for (index, &record) in self.records.iter().enumerate() {
-            match self.cache.place(record) {
-                Place::Here(slot) => self.held.push(slot),
+        self.pending.clear();
+        let mut hits = 0;
+        for index in 0..self.records.len() {
+            let (slot, found) = self.place(self.records[index], cancel)?;
+            self.held.push(slot);
+            self.pending.push(index as u32);
+            hits += u64::from(found);
+        }
+        add(&self.counts.uses, self.records.len() as u64);
+        add(&self.counts.hits, hits);
+        Ok(())
+    }
+
+    /// Gives up the step: what nobody has begun is not read any more.
+    fn abandon(&mut self) {
+        self.pending.clear();
+        self.withdraw(&|_, _| true);
+    }
+
+    /// Orders experts of `layer` that a step will perhaps need, as far as there is room.
+    pub(crate) fn expect(&mut self, layer: usize, experts: &[u32]) {
+        let first = self.range_of(self.bank_of(layer)).start;
+        for expert in experts {
+            let record = first + expert;
+            match self.cache.place_ahead(record) {
                 Place::New(slot) => {
-                    self.held.push(slot);
-                    missing.push(index);
+                    add(&self.counts.ahead, 1);
+                    self.reader.submit(Job { record, slot }, Priority::Ahead);
                 }
-                Place::Full => unreachable!("no more are asked for than there are slots"),
+                Place::Here(_) => {}
+                Place::Full => return,
             }
         }
-        add(&self.counts.uses, count as u64);
-        add(&self.counts.hits, (count - missing.len()) as u64);
-        if missing.is_empty() {
-            return Ok(count);
+    }
+
+    /// Lists those of the held as [`fresh`](Self::fresh) that have come since the last call; waits
+    /// if there are none, unless all had come.
+    ///
+    /// # Errors
+    /// If reading one fails or what is read is damaged; [`Error::Cancelled`].
+    pub(crate) fn arrive(&mut self, cancel: &Cancel) -> Result<(), Error> {
+        self.fresh.clear();
+        self.list_fresh();
+        if self.fresh.is_empty() && !self.pending.is_empty() {
+            self.wait(cancel)?;
         }
+        let fresh = &self.fresh;
+        self.pending.retain(|index| !fresh.contains(index));
+        Ok(())
+    }
+
+    /// Those of the held that came with the last call of [`arrive`](Self::arrive), by their number.
+    pub(crate) fn fresh(&self) -> &[u32] {
+        &self.fresh
+    }
+
+    /// How many of the held, from the first on, are there.
+    pub(crate) fn ready(&self) -> usize {
+        let first = self.pending.first();
+        first.map_or(self.held.len(), |&index| index as usize)
+    }
+
+    fn list_fresh(&mut self) {
+        let (cache, records) = (&self.cache, &self.records);
+        let there = |index: &u32| !cache.is_loading(records[*index as usize]);
+        self.fresh
+            .extend(self.pending.iter().copied().filter(there));
+    }
+
+    /// Waits until some of the pending are there, and lists them as fresh.
+    fn wait(&mut self, cancel: &Cancel) -> Result<(), Error> {
         let start = Instant::now();
-        let read = self.read(&mut missing, pool, cancel);
-        let waited = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        add(&self.counts.waited_nanoseconds, waited);
-        match read {
-            Ok(bytes) => add(&self.counts.bytes_read, bytes),
-            Err(error) => {
-                for index in missing {
-                    self.cache.remove(self.records[index]);
-                }
-                return Err(error);
-            }
+        let mut result = Ok(());
+        while self.fresh.is_empty() && result.is_ok() {
+            result = self.reader.wait(cancel, &mut self.finished);
+            let settled = self.settle();
+            result = result.and(settled);
+            self.list_fresh();
         }
-        Ok(count)
+        add(
+            &self.counts.waited_nanoseconds,
+            nanoseconds(start.elapsed()),
+        );
+        let busy = nanoseconds(self.reader.busy());
+        self.counts.busy_nanoseconds.store(busy, Ordering::Relaxed);
+        if result.is_err() {
+            self.abandon();
+        }
+        result
     }
 
-    /// Reads the missing of the held records into their slots; the bytes.
-    fn read(&mut self, missing: &mut [usize], pool: &Pool, cancel: &Cancel) -> Result<u64, Error> {
-        let (bank, length) = (&self.layers.banks[self.bank], self.layers.slot);
-        let (mut rest, mut end) = (&mut self.slots[..], 0);
-        let mut loads = Vec::with_capacity(missing.len());
-        missing.sort_unstable_by_key(|&index| self.held[index]);
-        for &mut index in missing {
-            let start = self.held[index] as usize * length;
-            let behind = &mut std::mem::take(&mut rest)[start - end..];
-            let (slot, behind) = behind.split_at_mut(length);
-            loads.push(Mutex::new(Load { index, slot }));
-            (rest, end) = (behind, start + length);
-        }
-        let (source, records) = (&self.source, &self.records);
-        let failed = Mutex::new(None);
-        pool.run(loads.len(), &|task, _| {
-            let mut load = loads[task].lock().unwrap_or_else(PoisonError::into_inner);
-            let expert = records[load.index] - bank.first;
-            let done = cancel
-                .check()
-                .and_then(|()| bank.load(source, expert as usize, load.slot));
-            if let Err(error) = done {
-                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                failed.get_or_insert(error);
-            }
-        });
-        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            Some(error) => Err(error),
-            None => Ok(bank.maps[2].place.end as u64 * loads.len() as u64),
-        }
-    }
-
-    /// A map of the held expert number `index`.
+    /// A map of the held expert number `index`, which has arrived.
     pub(crate) fn matrix(&self, index: usize, which: Which) -> Matrix<'_> {
         let map = &self.layers.banks[self.bank].maps[which as usize];
-        let start = self.held[index] as usize * self.layers.slot;
+        // SAFETY: the record has arrived, and stays in its slot until the next step of the store,
+        // which needs `&mut self`.
+        let slot = unsafe { self.slots.read(self.held[index]) };
         Matrix {
             encoding: map.choice.resident,
             rows: map.rows,
             cols: map.cols,
-            data: &self.slots[start + map.place.start..start + map.place.end],
+            data: &slot[map.place.clone()],
         }
     }
-}
 
-impl Bank {
-    fn load(&self, source: &Store, expert: usize, slot: &mut [u8]) -> Result<(), Error> {
-        for map in &self.maps {
-            let slot = &mut slot[map.place.clone()];
-            load_rows(source, (map.id, expert), map.choice, 0..map.rows, slot)?;
+    fn bank_of(&self, layer: usize) -> usize {
+        match self.layers.bank_of(layer) {
+            Some(bank) => bank,
+            None => unreachable!("layer {layer} has no experts in a cache"),
         }
-        Ok(())
     }
-}
 
-/// Operands of routed experts, layer by layer.
-pub(crate) fn expert_operands(program: &Program) -> Vec<[OperandId; 3]> {
-    let layers = program.every_layer();
-    let routed = layers.filter_map(|layer| match &layer.ffn.body {
-        Ffn::Routed(Routed { unit, .. }) => Some(operands(unit)),
-        _ => None,
-    });
-    routed.collect()
+    fn range_of(&self, bank: usize) -> std::ops::Range<u32> {
+        let bank = &self.layers.banks[bank];
+        bank.first..bank.first + bank.experts
+    }
+
+    /// The slot of a record of the step, and whether it is there; ordered if it is not.
+    fn place(&mut self, record: u32, cancel: &Cancel) -> Result<(u32, bool), Error> {
+        loop {
+            match self.cache.place(record) {
+                Place::Here(slot) => {
+                    let loading = self.cache.is_loading(record);
+                    if loading {
+                        self.reader.hurry(record);
+                    }
+                    if self.cache.was_ahead(record) {
+                        add(&self.counts.ahead_used, 1);
+                    }
+                    return Ok((slot, !loading));
+                }
+                Place::New(slot) => {
+                    self.reader.submit(Job { record, slot }, Priority::Demand);
+                    return Ok((slot, false));
+                }
+                Place::Full => self.make_room(cancel)?,
+            }
+        }
+    }
+
+    /// Slots are full of what is expected: takes that back, or waits until it is there and may
+    /// leave.
+    fn make_room(&mut self, cancel: &Cancel) -> Result<(), Error> {
+        if self.withdraw(&|_, priority| priority == Priority::Ahead) > 0 {
+            return Ok(());
+        }
+        self.reader.wait(cancel, &mut self.finished)?;
+        self.settle()
+    }
+
+    /// Takes back what nobody has begun; how many.
+    fn withdraw(&mut self, which: &dyn Fn(Job, Priority) -> bool) -> usize {
+        self.withdrawn.clear();
+        self.reader.withdraw(which, &mut self.withdrawn);
+        for job in &self.withdrawn {
+            self.cache.remove(job.record);
+        }
+        self.withdrawn.len()
+    }
+
+    /// Takes note of what was finished.
+    ///
+    /// # Errors
+    /// The first of those that records of the step met. Others are gone as if never ordered.
+    fn settle(&mut self) -> Result<(), Error> {
+        let mut result = Ok(());
+        for Finished { job, result: read } in self.finished.drain(..) {
+            match read {
+                Ok(bytes) => {
+                    add(&self.counts.bytes_read, bytes);
+                    self.cache.loaded(job.record);
+                }
+                Err(error) => {
+                    self.cache.remove(job.record);
+                    if result.is_ok() && self.records.contains(&job.record) {
+                        result = Err(error);
+                    }
+                }
+            }
+        }
+        result
+    }
 }

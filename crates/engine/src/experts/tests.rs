@@ -158,6 +158,7 @@ fn whatever_is_in_use_room_is_found_for_as_many_as_there_are_slots() {
                         .filter(|s| **s == Some(slot))
                         .for_each(|s| *s = None);
                     inside[record as usize] = Some(slot);
+                    cache.loaded(record);
                 }
                 let mut held: Vec<u32> =
                     records.iter().filter_map(|&r| inside[r as usize]).collect();

@@ -15,22 +15,14 @@ use std::ops::Range;
 /// Rows of a piece from which the inputs of experts are gathered.
 const GATHER_ROWS: usize = 32;
 
-/// Chosen experts that are in memory together: all of a layer's, unless they are in a cache that
-/// has no room for all of them.
+/// Chosen experts that follow one another: all of a layer's, or some of those that a cache holds.
 struct Block<'a> {
     routed: &'a Routed,
     /// Which of the active experts they are.
     active: Range<usize>,
+    /// The first of the active ones that the cache holds.
+    first: usize,
     store: Option<&'a ExpertStore>,
-}
-
-/// The products of chosen experts with the rows that chose them.
-struct Products<'a> {
-    routes: &'a Routes,
-    input: Input<'a>,
-    /// Whether the input has a row for each (expert, row) pair, in their order.
-    gathered: bool,
-    target: &'a SharedRows<'a>,
 }
 
 impl Core {
@@ -253,51 +245,65 @@ impl Core {
         self.over_experts((layer, routed), store, through, cancel)
     }
 
-    /// Sends rows through all active experts, as many of them together as are in memory together.
+    /// Sends rows through all active experts: those that are in memory while others come.
     fn over_experts(
         &self,
         (layer, routed): (usize, &Routed),
-        mut store: Option<&mut ExpertStore>,
-        through: Through<'_>,
+        store: Option<&mut ExpertStore>,
+        mut through: Through<'_>,
         cancel: &Cancel,
     ) -> Result<(), Error> {
-        let Through {
-            routes,
-            input,
-            gathered,
-            inner,
-            quantised,
-            target,
-        } = through;
-        let width = routed.unit.width;
-        let down = self.weights[routed.unit.down.index()].encoding();
+        let routes = through.routes;
         let cached = self.weights[routed.unit.gate.index()].is_cached();
-        let mut first = 0;
-        while first < routes.active.len() {
-            let count = match store.as_deref_mut().filter(|_| cached) {
-                Some(store) => store.hold(layer, &routes.active[first..], &self.pool, cancel)?,
-                None => routes.active.len(),
-            };
+        let Some(store) = store.filter(|_| cached) else {
             let block = Block {
                 routed,
-                active: first..first + count,
-                store: store.as_deref(),
+                active: 0..routes.active.len(),
+                first: 0,
+                store: None,
             };
-            let products = Products {
-                routes,
-                input,
-                gathered,
-                target: &SharedRows::new(inner, width, width),
-            };
-            self.expert_inner(&block, &products, cancel);
+            let all = &routes.identity[..routes.active.len()];
+            self.expert_inner(&block, all, &mut through, cancel);
             cancel.check()?;
-            let entries = block.entries(routes);
-            let inner = &inner[entries.start * width..entries.end * width];
-            self.quantise_for(&[down], inner, width, quantised);
-            let input = rows::input(down, inner, width, quantised);
-            self.expert_outer(&block, routes, input, target, cancel);
-            cancel.check()?;
+            self.expert_outer(&block, &mut through, cancel);
+            return cancel.check();
+        };
+        let mut first = 0;
+        while first < routes.active.len() {
+            let count = store.hold(layer, &routes.active[first..], cancel)?;
+            store.expect(layer, &routes.active[first + count..]);
+            self.as_they_come((routed, first..first + count), store, &mut through, cancel)?;
             first += count;
+        }
+        Ok(())
+    }
+
+    /// The experts that `store` holds, numbers `held` of the active ones. Inner values are computed
+    /// as soon as an expert is there; outputs are added when all before it are.
+    fn as_they_come(
+        &self,
+        (routed, held): (&Routed, Range<usize>),
+        store: &mut ExpertStore,
+        through: &mut Through<'_>,
+        cancel: &Cancel,
+    ) -> Result<(), Error> {
+        let mut added = 0;
+        while added < held.len() {
+            store.arrive(cancel)?;
+            let block = |active: Range<usize>| Block {
+                routed,
+                active: held.start + active.start..held.start + active.end,
+                first: held.start,
+                store: Some(&*store),
+            };
+            self.expert_inner(&block(0..held.len()), store.fresh(), through, cancel);
+            cancel.check()?;
+            let ready = store.ready();
+            if ready > added {
+                self.expert_outer(&block(added..ready), through, cancel);
+                cancel.check()?;
+            }
+            added = ready;
         }
         Ok(())
     }
@@ -313,27 +319,36 @@ impl Core {
         });
     }
 
-    /// Inner values of every (expert, row) pair of the block.
-    fn expert_inner(&self, block: &Block<'_>, products: &Products<'_>, cancel: &Cancel) {
-        let Products {
+    /// Inner values of the (expert, row) pairs of some of the block's experts, given by their
+    /// number.
+    fn expert_inner(
+        &self,
+        block: &Block<'_>,
+        members: &[u32],
+        through: &mut Through<'_>,
+        cancel: &Cancel,
+    ) {
+        let Through {
             routes,
             input,
             gathered,
-            target,
-        } = *products;
-        let unit = &block.routed.unit;
-        let (active, top_k) = (&routes.active[block.active.clone()], block.routed.top_k);
+            ref mut inner,
+            ..
+        } = *through;
+        let (unit, top_k) = (&block.routed.unit, block.routed.top_k);
+        let target = SharedRows::new(inner, unit.width, unit.width);
+        let active = &routes.active[block.active.clone()];
         let blocks = self.weights[unit.gate.index()].rows().div_ceil(TILE_ROWS);
         let chunk = self
-            .block_chunk(blocks * active.len(), target.rows() / top_k)
+            .block_chunk(blocks * members.len(), target.rows() / top_k)
             .min(blocks);
         let chunks = blocks.div_ceil(chunk);
-        self.pool.run(chunks * active.len(), &|task, _| {
+        self.pool.run(chunks * members.len(), &|task, _| {
             if cancel.is_raised() {
                 return;
             }
-            let (index, expert) = (task / chunks, active[task / chunks] as usize);
-            let entries = routes.entries(expert);
+            let index = members[task / chunks] as usize;
+            let entries = routes.entries(active[index] as usize);
             let first = task % chunks * chunk;
             let range = first..blocks.min(first + chunk);
             let rows = if gathered {
@@ -344,7 +359,7 @@ impl Core {
             let rows = Rows::At(&rows[entries.clone()]);
             let target = target.from_row(entries.start);
             let [gate, up] =
-                [Which::Gate, Which::Up].map(|which| self.expert(block, index, expert, which));
+                [Which::Gate, Which::Up].map(|which| self.expert(block, index, which, routes));
             // SAFETY: each task writes the columns of its own blocks in its expert's rows.
             unsafe {
                 self.kernels
@@ -353,19 +368,23 @@ impl Core {
         });
     }
 
-    /// Adds every expert's output to the rows that chose it; `input` has the rows of the block. A
-    /// task owns output columns and takes all experts in ascending order, so that the order of a
-    /// row's sum is fixed.
-    fn expert_outer(
-        &self,
-        block: &Block<'_>,
-        routes: &Routes,
-        input: Input<'_>,
-        target: &SharedRows<'_>,
-        cancel: &Cancel,
-    ) {
-        let down = &self.weights[block.routed.unit.down.index()];
-        let before = block.entries(routes).start;
+    /// Adds the output of every expert of the block to the rows that chose it. A task owns output
+    /// columns and takes all experts in ascending order, so that the order of a row's sum is fixed.
+    fn expert_outer(&self, block: &Block<'_>, through: &mut Through<'_>, cancel: &Cancel) {
+        let Through {
+            routes,
+            target,
+            ref inner,
+            ref mut quantised,
+            ..
+        } = *through;
+        let unit = &block.routed.unit;
+        let down = &self.weights[unit.down.index()];
+        let entries = block.entries(routes);
+        let inner = &inner[entries.start * unit.width..entries.end * unit.width];
+        self.quantise_for(&[down.encoding()], inner, unit.width, quantised);
+        let input = rows::input(down.encoding(), inner, unit.width, quantised);
+        let before = entries.start;
         let active = &routes.active[block.active.clone()];
         let blocks = down.rows().div_ceil(TILE_ROWS);
         self.over_blocks(blocks, target.rows(), &|blocks| {
@@ -378,7 +397,7 @@ impl Core {
                 let within = entries.start - before..entries.end - before;
                 let from = Rows::At(&routes.identity[within]);
                 let to = Rows::At(&routes.rows[entries]);
-                let matrix = self.expert(block, index, expert as usize, Which::Down);
+                let matrix = self.expert(block, index, Which::Down, routes);
                 // SAFETY: each task writes the columns of its own blocks.
                 unsafe {
                     let blocks = blocks.clone();
@@ -389,13 +408,13 @@ impl Core {
         });
     }
 
-    /// A map of an expert, which is number `index` of the block.
+    /// A map of the block's expert number `index`.
     fn expert<'b>(
         &'b self,
         block: &Block<'b>,
         index: usize,
-        expert: usize,
         which: Which,
+        routes: &Routes,
     ) -> Matrix<'b> {
         let unit = &block.routed.unit;
         let id = match which {
@@ -403,10 +422,10 @@ impl Core {
             Which::Up => unit.up,
             Which::Down => unit.down,
         };
-        let loaded = &self.weights[id.index()];
-        match block.store.filter(|_| loaded.is_cached()) {
-            Some(store) => store.matrix(index, which),
-            None => loaded.matrix(expert),
+        let active = block.active.start + index;
+        match block.store {
+            Some(store) => store.matrix(active - block.first, which),
+            None => self.weights[id.index()].matrix(routes.active[active] as usize),
         }
     }
 }

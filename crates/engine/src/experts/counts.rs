@@ -1,0 +1,87 @@
+//! What was needed of experts on disk, what was there, and what it took.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Counts that others read while steps go on.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(super) experts: AtomicU64,
+    pub(super) slots: AtomicU64,
+    pub(super) uses: AtomicU64,
+    pub(super) hits: AtomicU64,
+    pub(super) bytes_read: AtomicU64,
+    pub(super) ahead: AtomicU64,
+    pub(super) ahead_used: AtomicU64,
+    pub(super) waited_nanoseconds: AtomicU64,
+    pub(super) busy_nanoseconds: AtomicU64,
+}
+
+impl Counts {
+    /// What was counted so far.
+    pub(crate) fn statistics(&self) -> ExpertStatistics {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        ExpertStatistics {
+            experts: read(&self.experts),
+            slots: read(&self.slots),
+            uses: read(&self.uses),
+            hits: read(&self.hits),
+            bytes_read: read(&self.bytes_read),
+            ahead: read(&self.ahead),
+            ahead_used: read(&self.ahead_used),
+            waited: Duration::from_nanos(read(&self.waited_nanoseconds)),
+            busy: Duration::from_nanos(read(&self.busy_nanoseconds)),
+        }
+    }
+}
+
+/// Counts more.
+pub(super) fn add(count: &AtomicU64, more: u64) {
+    count.fetch_add(more, Ordering::Relaxed);
+}
+
+/// As a count.
+pub(super) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// How often what was needed was in memory, and what it took where it was not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExpertStatistics {
+    /// Experts there are, of all layers.
+    pub experts: u64,
+    /// Of those, as many as fit into memory.
+    pub slots: u64,
+    /// Experts that steps have used, each once a step and layer.
+    pub uses: u64,
+    /// Of those, found in memory.
+    pub hits: u64,
+    /// Bytes read for the others, and for those that were expected.
+    pub bytes_read: u64,
+    /// Experts read before a step asked for them.
+    pub ahead: u64,
+    /// Of those, asked for before they left.
+    pub ahead_used: u64,
+    /// Time that steps have waited for experts, with nothing else to do.
+    pub waited: Duration,
+    /// Time in which something was being read, whether a step waited for it or not.
+    pub busy: Duration,
+}
+
+impl ExpertStatistics {
+    /// What was counted after `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &ExpertStatistics) -> ExpertStatistics {
+        ExpertStatistics {
+            experts: self.experts,
+            slots: self.slots,
+            uses: self.uses.saturating_sub(earlier.uses),
+            hits: self.hits.saturating_sub(earlier.hits),
+            bytes_read: self.bytes_read.saturating_sub(earlier.bytes_read),
+            ahead: self.ahead.saturating_sub(earlier.ahead),
+            ahead_used: self.ahead_used.saturating_sub(earlier.ahead_used),
+            waited: self.waited.saturating_sub(earlier.waited),
+            busy: self.busy.saturating_sub(earlier.busy),
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Threads that bring experts into slots while steps go on, what is needed now first.
+
+use super::slots::Slots;
+use crate::cancel::Cancel;
+use crate::error::Error;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often somebody who waits asks whether to go on.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Where experts come from.
+pub(super) trait Fetch: Send + Sync {
+    /// Brings a record into `slot`; the bytes read. What the slot holds after an error is of no
+    /// use.
+    ///
+    /// # Errors
+    /// If it cannot be read or is damaged.
+    fn fetch(&self, record: u32, slot: &mut [u8]) -> Result<u64, Error>;
+}
+
+/// How soon something is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Priority {
+    /// A step waits for it.
+    Demand,
+    /// A step will perhaps need it.
+    Ahead,
+}
+
+/// A record to be read, and the slot that is its own until that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Job {
+    pub(super) record: u32,
+    pub(super) slot: u32,
+}
+
+/// A job that was done.
+pub(super) struct Finished {
+    pub(super) job: Job,
+    /// Bytes read.
+    pub(super) result: Result<u64, Error>,
+}
+
+/// The threads, and what they have to do.
+pub(super) struct Reader {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    fetch: Arc<dyn Fetch>,
+    slots: Arc<Slots>,
+    state: Mutex<State>,
+    /// There is something to do, or nothing any more.
+    work: Condvar,
+    /// Something was done.
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    demand: VecDeque<Job>,
+    ahead: VecDeque<Job>,
+    finished: Vec<Finished>,
+    /// Jobs that threads are at.
+    running: usize,
+    /// Since when there are some.
+    busy_since: Option<Instant>,
+    /// How long there were some, in all.
+    busy: Duration,
+    closing: bool,
+}
+
+impl Reader {
+    /// `threads` threads that fill `slots`; at most `jobs` jobs are submitted at a time.
+    ///
+    /// # Errors
+    /// [`Error::Threads`] if the system refuses them.
+    pub(super) fn new(
+        fetch: Arc<dyn Fetch>,
+        slots: Arc<Slots>,
+        threads: usize,
+    ) -> Result<Reader, Error> {
+        let shared = Arc::new(Shared {
+            fetch,
+            slots,
+            state: Mutex::default(),
+            work: Condvar::new(),
+            done: Condvar::new(),
+        });
+        let mut reader = Reader {
+            shared,
+            threads: Vec::with_capacity(threads),
+        };
+        for _ in 0..threads {
+            let shared = Arc::clone(&reader.shared);
+            let builder = std::thread::Builder::new().name("lamella-reader".to_owned());
+            let thread = builder.spawn(move || shared.serve());
+            let thread = thread.map_err(|cause| Error::Threads {
+                wanted: threads,
+                cause,
+            })?;
+            reader.threads.push(thread);
+        }
+        Ok(reader)
+    }
+
+    /// Hands over a job. Its slot may not be touched before it comes back, finished or withdrawn.
+    pub(super) fn submit(&self, job: Job, priority: Priority) {
+        let mut state = self.shared.lock();
+        match priority {
+            Priority::Demand => state.demand.push_back(job),
+            Priority::Ahead => state.ahead.push_back(job),
+        }
+        drop(state);
+        self.shared.work.notify_one();
+    }
+
+    /// Puts what waits to be read ahead, if it is `record`, among what is needed now.
+    pub(super) fn hurry(&self, record: u32) {
+        let mut state = self.shared.lock();
+        if let Some(at) = state.ahead.iter().position(|job| job.record == record)
+            && let Some(job) = state.ahead.remove(at)
+        {
+            state.demand.push_back(job);
+        }
+    }
+
+    /// Takes back the jobs nobody has begun that `which` names.
+    pub(super) fn withdraw(&self, which: &dyn Fn(Job, Priority) -> bool, taken: &mut Vec<Job>) {
+        let mut state = self.shared.lock();
+        let State { demand, ahead, .. } = &mut *state;
+        for (queue, priority) in [(demand, Priority::Demand), (ahead, Priority::Ahead)] {
+            queue.retain(|&job| {
+                let goes = which(job, priority);
+                if goes {
+                    taken.push(job);
+                }
+                !goes
+            });
+        }
+    }
+
+    /// Moves what was finished to `into`; waits for something if nothing was.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`].
+    pub(super) fn wait(&self, cancel: &Cancel, into: &mut Vec<Finished>) -> Result<(), Error> {
+        let mut state = self.shared.lock();
+        while state.finished.is_empty() {
+            let waited = self.shared.done.wait_timeout(state, PATIENCE);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if state.finished.is_empty() {
+                // Somebody may be asked, who may take long.
+                drop(state);
+                cancel.check()?;
+                state = self.shared.lock();
+            }
+        }
+        into.append(&mut state.finished);
+        Ok(())
+    }
+
+    /// Moves what was finished to `into`.
+    pub(super) fn collect(&self, into: &mut Vec<Finished>) {
+        into.append(&mut self.shared.lock().finished);
+    }
+
+    /// How long something was being read, in all.
+    pub(super) fn busy(&self) -> Duration {
+        let state = self.shared.lock();
+        state.busy
+            + state
+                .busy_since
+                .map_or(Duration::ZERO, |since| since.elapsed())
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.shared.lock().closing = true;
+        self.shared.work.notify_all();
+        for thread in self.threads.drain(..) {
+            // A panic was told where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does jobs until there will be none.
+    fn serve(&self) {
+        let mut state = self.lock();
+        while !state.closing {
+            let Some(job) = state.next() else {
+                let woken = self.work.wait(state);
+                state = woken.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(state);
+            let result = self.fetch_into(job);
+            state = self.lock();
+            state.end(Finished { job, result });
+            self.done.notify_all();
+        }
+    }
+}
+
+impl Shared {
+    fn fetch_into(&self, job: Job) -> Result<u64, Error> {
+        let fetch = || {
+            // SAFETY: a job has its slot alone until it comes back.
+            let slot = unsafe { self.slots.write(job.slot) };
+            self.fetch.fetch(job.record, slot)
+        };
+        // A step that waits for a thread that is no more would wait for ever.
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(fetch));
+        let stopped = Error::Stopped {
+            doing: "reading an expert",
+        };
+        result.unwrap_or(Err(stopped))
+    }
+}
+
+impl State {
+    fn next(&mut self) -> Option<Job> {
+        let job = self.demand.pop_front().or_else(|| self.ahead.pop_front())?;
+        self.running += 1;
+        self.busy_since.get_or_insert_with(Instant::now);
+        Some(job)
+    }
+
+    fn end(&mut self, finished: Finished) {
+        self.finished.push(finished);
+        self.running -= 1;
+        if self.running == 0
+            && let Some(since) = self.busy_since.take()
+        {
+            self.busy += since.elapsed();
+        }
+    }
+}
