@@ -21,6 +21,7 @@ mod model_session;
 mod need;
 pub mod options;
 mod part;
+pub mod plan;
 pub mod profile;
 pub mod state;
 pub mod step;

@@ -140,6 +140,12 @@ impl Way {
         Ok(way)
     }
 
+    /// Bytes of a slot, if not all experts are held; 0 if they are.
+    pub(crate) fn slot_bytes(&self, program: &Program) -> Result<u64, Error> {
+        let layers = Layers::of(program, &self.choices)?;
+        Ok(layers.map_or(0, |layers| layers.slot_bytes()))
+    }
+
     /// Experts that have room at once, if not all are held: what is left but for one conversation,
     /// which takes a quarter of it at most.
     pub(crate) fn slots(

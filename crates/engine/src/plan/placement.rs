@@ -1,0 +1,147 @@
+//! Where everything lives: the sums of opening, for so many conversations.
+
+use super::Question;
+use super::facts::conversation_bytes;
+use crate::error::Error;
+use crate::memory::{Buffer, MemoryLimit};
+use crate::model::Opening;
+use crate::need::Way;
+use crate::options::Options;
+use lamella_container::Stored;
+use lamella_program::Part;
+use serde::Serialize;
+
+/// What takes which bytes of memory, as opening adds them up.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Placement {
+    /// Whether the model opens.
+    pub opens: bool,
+    /// Whether all conversations can then grow to their full context.
+    pub fits: bool,
+    /// Why it does not open, if it does not.
+    pub refusal: Option<String>,
+    /// The least limit that opens it, in bytes: one byte less refuses.
+    pub least_bytes: u64,
+    /// The least limit under which all conversations can grow to their full context.
+    pub least_for_sessions_bytes: u64,
+    /// Weights in memory from the beginning to the end.
+    pub resident_bytes: u64,
+    /// Experts in memory at once; 0 where all are among the resident.
+    pub slots: u32,
+    /// Bytes of a slot.
+    pub slot_bytes: u64,
+    /// Bytes of all slots, and of the lists of what is in them.
+    pub cache_bytes: u64,
+    /// Buffers of a step.
+    pub workspace_bytes: u64,
+    /// Lists of operands and state, threads.
+    pub lists_bytes: u64,
+    /// Buffers while weights are loaded, given back before the first step.
+    pub loading_bytes: u64,
+    /// Conversations that are planned for.
+    pub sessions: usize,
+    /// Their context, in tokens.
+    pub context: usize,
+    /// Bytes that one of them holds at most.
+    pub session_bytes: u64,
+    /// Bytes of their state in all.
+    pub state_bytes: u64,
+    /// Most bytes at any time.
+    pub peak_bytes: u64,
+}
+
+/// The way, and what it comes to.
+pub(super) struct Placed {
+    pub(super) way: Way,
+    pub(super) placement: Placement,
+}
+
+/// Places what `question` asks for.
+pub(super) fn place(
+    stored: &impl Stored,
+    opening: &Opening,
+    question: &Question,
+    origin: &str,
+) -> Result<Placed, Error> {
+    let Question {
+        options, sessions, ..
+    } = question;
+    let Opening { program, shape, .. } = opening;
+    let one = conversation_bytes(opening, options, opening.context);
+    let state = one.saturating_mul(*sessions as u64);
+    // Opening keeps room for one conversation of the whole model; the others are ours to reserve.
+    let counted = match options.part {
+        Part::Whole => 1,
+        _ => 0,
+    };
+    let others = one.saturating_mul((*sessions as u64).saturating_sub(counted));
+    let reserving = Options {
+        reserved: options.reserved.saturating_add(others),
+        ..options.clone()
+    };
+    let least = least(stored, opening, options)?;
+    let way = Way::choose(stored, program, &reserving, *shape)?;
+    let slots = match &way.workspace {
+        Ok(_) => way.slots(program, &reserving, *shape)?,
+        Err(_) => 0,
+    };
+    let slot_bytes = way.slot_bytes(program)?;
+    // What opening counts has one slot in it.
+    let more_slots = taken(u64::from(slots).saturating_mul(slot_bytes));
+    let cache = (way.need.experts + more_slots.max(taken(slot_bytes))) - taken(slot_bytes);
+    let peak = with_state(&way, options, state) - way.need.experts + cache;
+    let limit = MemoryLimit::resolve(options.memory_limit).bytes;
+    let refusal = way.workspace.as_ref().err();
+    let refusal = refusal.map(|error| match error {
+        Error::Memory { sum, .. } => {
+            format!("{sum}; the limit is {limit} bytes ({origin})")
+        }
+        other => other.to_string(),
+    });
+    let placement = Placement {
+        opens: refusal.is_none(),
+        fits: refusal.is_none() && peak <= limit,
+        refusal,
+        least_bytes: least.total,
+        least_for_sessions_bytes: with_state(&least, options, state),
+        resident_bytes: way.need.weights,
+        slots,
+        slot_bytes,
+        cache_bytes: cache,
+        workspace_bytes: way.workspace_bytes,
+        lists_bytes: way.need.lists,
+        loading_bytes: way.need.loading,
+        sessions: *sessions,
+        context: opening.context,
+        session_bytes: one,
+        state_bytes: state,
+        peak_bytes: peak,
+    };
+    Ok(Placed { way, placement })
+}
+
+/// Bytes of memory that a mapping of so many takes.
+fn taken(bytes: u64) -> u64 {
+    Buffer::taken(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+/// The way that takes the least, whatever the limit.
+fn least(stored: &impl Stored, opening: &Opening, options: &Options) -> Result<Way, Error> {
+    let options = Options {
+        memory_limit: Some(0),
+        ..options.clone()
+    };
+    Way::choose(stored, &opening.program, &options, opening.shape)
+}
+
+/// Bytes of a way, one slot included, with `state` bytes of conversations.
+fn with_state(way: &Way, options: &Options, state: u64) -> u64 {
+    let running = way.workspace_bytes.saturating_add(state);
+    let Way { need, .. } = way;
+    need.weights
+        .saturating_add(need.experts)
+        .saturating_add(need.lists)
+        .saturating_add(need.loading.max(running))
+        .saturating_add(options.reserved)
+}

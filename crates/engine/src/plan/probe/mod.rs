@@ -1,0 +1,7 @@
+//! Measuring a machine: how fast it reads memory and disks, how fast it multiplies, and what its
+//! system allows.
+
+pub mod disk;
+pub mod memory;
+pub mod products;
+pub mod system;
