@@ -17,6 +17,9 @@ pub(crate) fn options(args: &EngineArgs, threads: Option<usize>) -> Options {
         isa: args.isa,
         memory_limit: args.memory,
         context: args.context,
+        expert_access: args.reader,
+        expert_verify: args.verify.unwrap_or_default(),
+        expert_ahead: args.prefetch.unwrap_or(true),
         ..Options::default()
     }
 }

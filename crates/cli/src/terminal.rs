@@ -142,7 +142,10 @@ pub(crate) fn experts_json(counts: &ExpertStatistics) -> serde_json::Value {
         "uses": counts.uses,
         "hits": counts.hits,
         "bytes_read": counts.bytes_read,
+        "ahead": counts.ahead,
+        "ahead_used": counts.ahead_used,
         "waited_ms": milliseconds(counts.waited),
+        "disk_ms": milliseconds(counts.busy),
     })
 }
 

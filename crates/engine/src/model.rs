@@ -419,8 +419,8 @@ fn expert_store(
         return Ok(None);
     };
     let access = expert_access(store, &layers, options)?;
-    let how = (access, options.expert_verify);
-    ExpertStore::new(Arc::clone(store), layers, fit.slots, threads, how).map(Some)
+    let source = Arc::clone(store);
+    ExpertStore::new(source, layers, fit.slots, threads, access, options).map(Some)
 }
 
 /// A part has to be one of this program, and drafts need the whole of it.

@@ -4,7 +4,7 @@
 use super::values::{self, Bias, ProgressMode, Speculate};
 use clap::Args;
 use lamella_engine::generate::MOST_DRAFTS;
-use lamella_engine::{BackendKind, SourcePolicy};
+use lamella_engine::{BackendKind, ReadAccess, SourcePolicy, Verify};
 use lamella_kernels::Isa;
 use lamella_program::Encoding;
 use std::path::PathBuf;
@@ -29,6 +29,17 @@ pub(crate) struct EngineArgs {
     /// Most memory to use: bytes, or with K, M, G or T (powers of 1024) [default: what is free]
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub(crate) memory: Option<u64>,
+    /// How experts that do not fit into memory are read: direct is past the system's page cache
+    /// [default: direct, where it can be and memory has no room for them there]
+    #[arg(long, value_name = "HOW", value_parser = values::reader())]
+    pub(crate) reader: Option<ReadAccess>,
+    /// When what is read of them is checked against its digest [default: first]
+    #[arg(long, value_name = "WHEN", value_parser = values::verify())]
+    pub(crate) verify: Option<Verify>,
+    /// Read experts before they are asked for, where they can be foreseen; never changes an answer
+    /// [default: on]
+    #[arg(long, value_name = "SWITCH", value_parser = values::switch())]
+    pub(crate) prefetch: Option<bool>,
     /// Longest conversation, in tokens [default: the model's own]
     #[arg(long, value_name = "N", value_parser = values::at_least::<1>())]
     pub(crate) context: Option<usize>,

@@ -2,7 +2,7 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use lamella_engine::{BackendKind, SourcePolicy};
+use lamella_engine::{BackendKind, ReadAccess, SourcePolicy, Verify};
 use lamella_kernels::Isa;
 use lamella_program::Encoding;
 use std::ffi::OsStr;
@@ -80,6 +80,21 @@ pub(crate) fn source() -> impl TypedValueParser<Value = SourcePolicy> {
         ("auto", SourcePolicy::Auto),
         ("stored", SourcePolicy::Stored),
         ("transient", SourcePolicy::Transient),
+    ])
+}
+
+pub(crate) fn reader() -> impl TypedValueParser<Value = ReadAccess> {
+    named(&[
+        ("direct", ReadAccess::Direct),
+        ("buffered", ReadAccess::Buffered),
+    ])
+}
+
+pub(crate) fn verify() -> impl TypedValueParser<Value = Verify> {
+    named(&[
+        ("first", Verify::First),
+        ("always", Verify::Always),
+        ("never", Verify::Never),
     ])
 }
 

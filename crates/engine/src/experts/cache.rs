@@ -100,6 +100,11 @@ impl Cache {
         Place::New(slot)
     }
 
+    /// Whether the record has a slot.
+    pub(super) fn has(&self, record: u32) -> bool {
+        self.slots[record as usize] != NONE
+    }
+
     /// The record is in its slot now.
     pub(super) fn loaded(&mut self, record: u32) {
         self.loading[record as usize] = false;

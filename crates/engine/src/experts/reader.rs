@@ -231,7 +231,12 @@ impl Shared {
 
 impl State {
     fn next(&mut self) -> Option<Job> {
-        let job = self.demand.pop_front().or_else(|| self.ahead.pop_front())?;
+        /// Reads that keep a disk busy. More of those nobody waits for would only slow down those
+        /// that somebody will wait for.
+        const BUSY: usize = 2;
+        let ahead = self.running < BUSY;
+        let job = self.demand.pop_front();
+        let job = job.or_else(|| if ahead { self.ahead.pop_front() } else { None })?;
         self.running += 1;
         self.busy_since.get_or_insert_with(Instant::now);
         Some(job)

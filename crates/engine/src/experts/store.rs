@@ -8,12 +8,24 @@ use super::records::Records;
 use super::slots::Slots;
 use crate::cancel::Cancel;
 use crate::error::Error;
-use crate::options::{ReadAccess, Verify};
+use crate::options::{Options, ReadAccess};
 use lamella_container::Store;
 use lamella_kernels::Matrix;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+
+/// What a layer will probably need that was not in memory when that was said.
+#[derive(Default)]
+struct Foreseen {
+    bank: usize,
+    records: Vec<u32>,
+    /// Whether there is no doubt.
+    certain: bool,
+}
+
+/// Of what was foreseen of a layer, the share that it then needed: below this, it is not read ahead.
+const USEFUL: f32 = 0.5;
 
 /// Slots, what is in them, and who fills them.
 ///
@@ -32,6 +44,13 @@ pub(crate) struct ExpertStore {
     fresh: Vec<u32>,
     finished: Vec<Finished>,
     withdrawn: Vec<Job>,
+    /// Whether anything is read before a step asks for it.
+    ahead: bool,
+    /// What was foreseen of the running layer, and of the next.
+    due: Foreseen,
+    next: Foreseen,
+    /// Of each bank, how much of what was foreseen was needed lately.
+    useful: Vec<f32>,
     /// The bank of the held experts.
     bank: usize,
     /// Slots there are.
@@ -50,22 +69,19 @@ impl ExpertStore {
         layers: Layers,
         count: u32,
         threads: usize,
-        (access, verify): (ReadAccess, Verify),
+        access: ReadAccess,
+        options: &Options,
     ) -> Result<Self, Error> {
         /// Reads on their way at once: one is finished while others are at the disk.
         const READERS: usize = 4;
         let layers = Arc::new(layers);
-        let records = Records::new(source, Arc::clone(&layers), access, verify);
+        let records = Records::new(source, Arc::clone(&layers), access, options.expert_verify);
         let threads = match records.all_whole() {
             true => READERS,
             false => threads,
         };
-        Self::over(
-            Arc::new(records),
-            layers,
-            count,
-            threads.min(count as usize),
-        )
+        let how = (threads.min(count as usize), options.expert_ahead);
+        Self::over(Arc::new(records), layers, count, how)
     }
 
     /// Empty slots, as many as told, for experts that `threads` threads get from `fetch`.
@@ -76,7 +92,7 @@ impl ExpertStore {
         fetch: Arc<dyn Fetch>,
         layers: Arc<Layers>,
         count: u32,
-        threads: usize,
+        (threads, ahead): (usize, bool),
     ) -> Result<Self, Error> {
         let records = layers.records();
         let slots = Arc::new(Slots::new(count, layers.slot)?);
@@ -90,6 +106,10 @@ impl ExpertStore {
             fresh: Vec::new(),
             finished: Vec::new(),
             withdrawn: Vec::new(),
+            ahead,
+            due: Foreseen::default(),
+            next: Foreseen::default(),
+            useful: vec![USEFUL; layers.banks.len()],
             bank: 0,
             most: count as usize,
             counts: Arc::new(Counts {
@@ -133,6 +153,7 @@ impl ExpertStore {
         self.records.clear();
         self.reader.collect(&mut self.finished);
         self.settle()?;
+        self.judge(bank, experts);
         let count = match experts.len() {
             all if all <= self.most => all,
             _ => (self.most / 2).max(1),
@@ -171,16 +192,81 @@ impl ExpertStore {
 
     /// Orders experts of `layer` that a step will perhaps need, as far as there is room.
     pub(crate) fn expect(&mut self, layer: usize, experts: &[u32]) {
+        if !self.ahead {
+            return;
+        }
         let first = self.range_of(self.bank_of(layer)).start;
         for expert in experts {
-            let record = first + expert;
-            match self.cache.place_ahead(record) {
-                Place::New(slot) => {
-                    add(&self.counts.ahead, 1);
-                    self.reader.submit(Job { record, slot }, Priority::Ahead);
-                }
-                Place::Here(_) => {}
-                Place::Full => return,
+            if !self.order_ahead(first + expert) {
+                return;
+            }
+        }
+    }
+
+    /// Whether `layer` has experts here.
+    pub(crate) fn has(&self, layer: usize) -> bool {
+        self.layers.bank_of(layer).is_some()
+    }
+
+    /// Takes note that `layer`, the next one, will need `experts`: certainly, or probably.
+    pub(crate) fn foresee(&mut self, layer: usize, experts: &[u32], certain: bool) {
+        let bank = self.bank_of(layer);
+        let first = self.range_of(bank).start;
+        std::mem::swap(&mut self.due, &mut self.next);
+        self.next.bank = bank;
+        self.next.certain = certain;
+        self.next.records.clear();
+        let records = experts.iter().map(|expert| first + expert);
+        let cache = &self.cache;
+        self.next
+            .records
+            .extend(records.filter(|&record| !cache.has(record)));
+    }
+
+    /// Orders what was foreseen of the next layer, if that has been of use there.
+    pub(crate) fn expect_foreseen(&mut self) {
+        let next = &self.next;
+        if !self.ahead || !(next.certain || self.useful[next.bank] >= USEFUL) {
+            return;
+        }
+        let records = std::mem::take(&mut self.next.records);
+        // What is read ahead should not drive out everything else.
+        for &record in records.iter().take(self.most / 2) {
+            if !self.order_ahead(record) {
+                break;
+            }
+        }
+        self.next.records = records;
+    }
+
+    /// Orders a record that is not needed yet; whether there was room.
+    fn order_ahead(&mut self, record: u32) -> bool {
+        match self.cache.place_ahead(record) {
+            Place::New(slot) => {
+                add(&self.counts.ahead, 1);
+                self.reader.submit(Job { record, slot }, Priority::Ahead);
+                true
+            }
+            Place::Here(_) => true,
+            Place::Full => false,
+        }
+    }
+
+    /// Learns from what was foreseen of a layer that now uses `experts`.
+    fn judge(&mut self, bank: usize, experts: &[u32]) {
+        /// Weight of one record that was foreseen.
+        const STEP: f32 = 1.0 / 64.0;
+        let due = match (self.due.bank == bank, self.next.bank == bank) {
+            (true, _) => &mut self.due,
+            (_, true) => &mut self.next,
+            _ => return,
+        };
+        let first = self.layers.banks[bank].first;
+        for record in due.records.drain(..) {
+            if !due.certain {
+                let used = experts.binary_search(&(record - first)).is_ok();
+                let target = if used { 1.0 } else { 0.0 };
+                self.useful[bank] += STEP * (target - self.useful[bank]);
             }
         }
     }

@@ -116,11 +116,14 @@ impl Core {
     pub(super) fn routed(
         &self,
         (layer, routed): (usize, &Routed),
-        store: Option<&mut ExpertStore>,
+        mut store: Option<&mut ExpertStore>,
         work: &mut Work,
         cancel: &Cancel,
     ) -> Result<(), Error> {
         self.route(routed, work);
+        if let Some(store) = &mut store {
+            self.foresee(layer, store, work);
+        }
         self.clock.stop(Operator::Router);
         cancel.check()?;
         match &routed.latent {
@@ -272,6 +275,7 @@ impl Core {
         while first < routes.active.len() {
             let count = store.hold(layer, &routes.active[first..], cancel)?;
             store.expect(layer, &routes.active[first + count..]);
+            store.expect_foreseen();
             self.as_they_come((routed, first..first + count), store, &mut through, cancel)?;
             first += count;
         }

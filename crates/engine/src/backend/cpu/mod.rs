@@ -12,6 +12,7 @@ mod draft;
 mod ffn;
 mod latent;
 mod listed;
+mod lookahead;
 mod mixers;
 mod ngram;
 mod residual;
@@ -387,7 +388,9 @@ impl Backend for Cpu {
                 core.clock.stop(Operator::Dense);
             }
             Ffn::Routed(routed) => {
-                if routed.router.hash_table.is_some() {
+                // The next layer's are looked up ahead.
+                let looks_up = |layer| hash_table(&core.program, layer);
+                if looks_up(index) || (experts.is_some() && looks_up(index + 1)) {
                     tokens_of(segments, spans, &mut work.tokens);
                 }
                 core.routed((index, routed), experts.as_mut(), work, cancel)?;
@@ -507,6 +510,15 @@ impl Core {
 }
 
 /// The token ids of the piece's rows.
+/// Whether a layer there is looks its experts up by token ids.
+fn hash_table(program: &Program, layer: usize) -> bool {
+    let layer = program.every_layer().nth(layer);
+    matches!(
+        layer.map(|layer| &layer.ffn.body),
+        Some(Ffn::Routed(routed)) if routed.router.hash_table.is_some()
+    )
+}
+
 fn tokens_of(segments: &[Segment], spans: &[Span<'_>], tokens: &mut Vec<u32>) {
     tokens.clear();
     for segment in segments {

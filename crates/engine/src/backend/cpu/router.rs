@@ -8,21 +8,20 @@ use lamella_program::block::{Routed, RouterGroups, Scoring, WeightRule};
 impl Core {
     /// Scores the experts for every row, chooses, and groups the rows by expert.
     pub(super) fn route(&self, routed: &Routed, work: &mut Work) {
-        let count = work.rows();
+        let inputs = work.rows() * self.program.dims.hidden;
+        let x = &work.normed[..inputs];
+        self.choose(routed, x, &work.tokens, &mut work.routes);
+    }
+
+    /// [`route`](Self::route) for the rows `x`; `tokens` has the ids of their tokens where the
+    /// router looks them up.
+    pub(super) fn choose(&self, routed: &Routed, x: &[f32], tokens: &[u32], routes: &mut Routes) {
         let width = self.program.dims.hidden;
+        let count = x.len() / width;
         let router = &routed.router;
         let matrix = self.weights[router.weight.index()].matrix(0);
         let logits = matrix.rows;
-        let Work {
-            normed,
-            routes,
-            tokens,
-            ..
-        } = work;
-        let input = Input::F32 {
-            x: &normed[..count * width],
-            stride: width,
-        };
+        let input = Input::F32 { x, stride: width };
         let scores = SharedRows::new(&mut routes.scores[..count * logits], logits, logits);
         let rows = Rows::First(count);
         self.over_blocks(matrix.blocks(), count, &|blocks| {

@@ -1,6 +1,7 @@
 //! The working buffers of a step, made once for the largest piece.
 
 use super::attention::SharedPages;
+use super::lookahead::{FEW_ROWS, Guess};
 use super::{Segment, Shape, distinct_ropes, draft, mixers};
 use crate::step::LOGITS_TOGETHER;
 use lamella_kernels::{KvShape, QuantisedRows};
@@ -147,6 +148,11 @@ impl Widths {
         self.stream > self.hidden
     }
 
+    /// Inputs of a router.
+    fn hidden_if_routed(&self) -> usize {
+        if self.top_k > 0 { self.hidden } else { 0 }
+    }
+
     fn widest_input(&self) -> usize {
         self.hidden.max(self.query).max(self.input)
     }
@@ -261,6 +267,8 @@ pub(super) struct Work {
     /// Quantised inner values.
     pub(super) quantised_inner: QuantisedRows,
     pub(super) routes: Routes,
+    /// What the next layer will probably choose.
+    pub(super) guess: Guess,
     /// Pages of the piece's segments, while their rows are stored.
     pub(super) pages: Vec<SharedPages>,
     pub(super) mixers: mixers::Scratch,
@@ -318,6 +326,10 @@ impl Work {
                 w.inner().div_ceil(w.top_k.max(1)),
             ),
             routes: Routes::new(&w, rows),
+            guess: {
+                let few = rows.min(FEW_ROWS);
+                Guess::new(w.hidden_if_routed(), few, Routes::new(&w, few))
+            },
             pages: Vec::with_capacity(rows),
             mixers: mixers::Scratch::new(program, shape),
             owner: Vec::with_capacity(rows),
@@ -399,9 +411,11 @@ pub(crate) fn workspace_bytes(program: &Program, part: &Part, shape: Shape) -> u
         + 2 * w.latent
         + w.experts
         + ropes;
-    // Chosen experts (8 bytes), their rows, weights and identities; pages of a segment; whose row
-    // it is, and its token.
-    let routes = w.top_k * (8 + 4 + 4 + 4) + size_of::<SharedPages>() + 4 + 4;
+    // Chosen experts (8 bytes), their rows, weights and identities.
+    let routes = w.top_k * (8 + 4 + 4 + 4);
+    let guess = (w.hidden_if_routed() + w.experts) * 4 + routes;
+    // Pages of a segment; whose row it is, and its token.
+    let routes = routes + size_of::<SharedPages>() + 4 + 4;
     let quantised = QuantisedRows::bytes(1, w.widest_input()).unwrap_or(0)
         + QuantisedRows::bytes(1, w.hidden.max(w.latent)).unwrap_or(0) * w.top_k
         + QuantisedRows::bytes(1, w.inner().div_ceil(w.top_k.max(1))).unwrap_or(0) * w.top_k.max(1);
@@ -409,7 +423,8 @@ pub(crate) fn workspace_bytes(program: &Program, part: &Part, shape: Shape) -> u
     let scratch = (threads * scratch_per_thread(program, context) * 4) as u64;
     let logits = step_rows.min(LOGITS_TOGETHER) * program.exit.logits * 4;
     let mixers = mixers::Scratch::bytes(program, step_rows) as u64;
-    let rest = w.experts * 12 + 4 + logits + taps_bytes(program, part);
+    let guess = guess * step_rows.min(FEW_ROWS);
+    let rest = 2 * (w.experts * 12 + 4) + guess + logits + taps_bytes(program, part);
     per_row * step_rows as u64 + scratch + mixers + rest as u64
 }
 
