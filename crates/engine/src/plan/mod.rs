@@ -7,6 +7,7 @@
 
 mod active;
 mod advice;
+mod chain;
 mod facts;
 mod hits;
 mod machine;
@@ -20,6 +21,7 @@ use crate::model::Opening;
 use crate::options::Options;
 pub(crate) use active::active_bytes;
 pub use advice::Advice;
+pub use chain::{Chain, MOST_MACHINES, Node, Stage};
 pub use facts::ModelFacts;
 use facts::conversation_bytes;
 pub use hits::HitRate;
@@ -80,6 +82,19 @@ impl Plan {
     pub fn refusal(&self) -> Option<&str> {
         self.placement.refusal.as_deref()
     }
+}
+
+/// Bytes that a read of what stays on disk takes: those of an expert, or of a large part of a model
+/// without any.
+pub(crate) fn record_bytes(stored: &impl Stored, question: &Question) -> Result<u64, Error> {
+    const WITHOUT_EXPERTS: u64 = 4 << 20;
+    let opening = Opening::of(stored.program(), &question.options)?;
+    let placed = placement::place(stored, &opening, question, "")?;
+    let (facts, _) = ModelFacts::of(&opening, &placed.way, &question.options)?;
+    Ok(match facts.expert_stored_bytes {
+        0 => WITHOUT_EXPERTS,
+        bytes => bytes,
+    })
 }
 
 /// A plan without advice.

@@ -1,8 +1,6 @@
 //! `lamella bench`: prompt and decode speed.
 
-mod bandwidth;
 mod memory;
-mod weights;
 
 use crate::args::BenchArgs;
 use crate::failure::Failure;
@@ -11,11 +9,15 @@ use crate::progress::{self, Progress, Unit};
 use crate::settings;
 use crate::terminal::{self, Terminal};
 use anyhow::Context;
+use lamella_engine::plan::probe::memory::{BYTES_A_THREAD, measure};
 use lamella_engine::{Cancel, Logits, Model, Session, Span};
 use lamella_kernels::{Isa, Kernels};
 use serde::Serialize;
 use serde_json::json;
 use std::time::{Duration, Instant};
+
+/// Passes over the memory in each way to read it.
+const PASSES: usize = 4;
 
 /// One thing to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,12 +108,12 @@ pub(crate) fn run(args: &BenchArgs, terminal: &Terminal) -> anyhow::Result<()> {
             let kernels = Kernels::new(isa).context("the processor has lost an instruction set")?;
             free.holds(
                 "measuring the read bandwidth",
-                bandwidth::bytes(report.threads),
+                (report.threads as u64).saturating_mul(BYTES_A_THREAD as u64),
                 "--no-bandwidth leaves it out",
             )?;
             Some(Bandwidth {
                 threads: report.threads,
-                bytes_per_second: bandwidth::measure(kernels, report.threads)?,
+                bytes_per_second: measure(kernels, report.threads, BYTES_A_THREAD, PASSES)?,
             })
         };
         bandwidths.extend(bandwidth);
@@ -247,7 +249,7 @@ impl Bench<'_> {
         let experts = model.experts().zip(before);
         let experts = experts.map(|(now, before)| now.since(&before));
         let (mean, deviation) = statistics(&rates);
-        let active_bytes = weights::active_bytes(model, self.args.engine.encoding);
+        let active_bytes = model.report().active_bytes;
         let (tokens, batch) = match test {
             Test::Prompt(tokens) => (tokens, 0),
             Test::Decode { tokens, batch } => (tokens, batch),

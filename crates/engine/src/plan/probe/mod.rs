@@ -2,6 +2,9 @@
 //! system allows.
 
 pub mod disk;
+mod machine;
 pub mod memory;
 pub mod products;
 pub mod system;
+
+pub use machine::{Known, machine};
