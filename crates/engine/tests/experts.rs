@@ -4,7 +4,9 @@ mod common;
 
 use common::{FAMILIES, bits, least, open, read, reference_sequence, repository};
 use lamella_container::{ConvertOptions, Keep, Store, convert};
-use lamella_engine::{Cancel, Error, ExpertStatistics, Logits, Model, Options, Span, lower};
+use lamella_engine::{
+    Cancel, Error, ExpertStatistics, Logits, Model, Options, ReadAccess, Span, Verify, lower,
+};
 use lamella_program::Encoding;
 use std::path::Path;
 use std::sync::Arc;
@@ -83,6 +85,10 @@ fn compare(path: &Path, ids: &[u32], want: Option<Encoding>) -> Option<ExpertSta
     let mut slots = 0;
     for tenths in [0, 1, 4, 8] {
         let limit = least + (most - least) * tenths / 10;
+        let options = Options {
+            expert_ahead: tenths != 4,
+            ..options.clone()
+        };
         let model = within(path, &options, limit);
         let name = format!("{}, {want:?}, {limit}", path.display());
         assert_eq!(model.numeric_class(), all.numeric_class());
@@ -122,8 +128,8 @@ fn every_family_runs_with_a_single_expert_in_memory() {
 }
 
 /// A container of q4 experts, in a directory that goes with the first value.
-fn container() -> (tempfile::TempDir, std::path::PathBuf, Vec<u32>) {
-    let dir = repository("fixtures/olmoe-101");
+fn container_of(fixture: &str) -> (tempfile::TempDir, std::path::PathBuf, Vec<u32>) {
+    let dir = repository("fixtures").join(fixture);
     let temporary = tempfile::tempdir().expect("a directory");
     let container = temporary.path().join("q4");
     let source = Store::open(&dir, &lower).expect("a fixture");
@@ -133,11 +139,86 @@ fn container() -> (tempfile::TempDir, std::path::PathBuf, Vec<u32>) {
     (temporary, container, reference_sequence(&dir))
 }
 
+fn container() -> (tempfile::TempDir, std::path::PathBuf, Vec<u32>) {
+    container_of("olmoe-101")
+}
+
 #[test]
 fn a_container_is_read_as_it_lies() {
     let (_temporary, container, ids) = container();
     let counted = compare(&container, &ids, None).expect("experts are most of it");
     assert!(counted.bytes_read > 0);
+}
+
+/// Ways of reading there are: direct reads are not for every file system, and not for experts that
+/// do not lie in one piece as they are computed with.
+fn accesses(path: &Path) -> Vec<ReadAccess> {
+    let store = Store::open(path, &lower).expect("a container");
+    let bank = store.banks()[0].clone();
+    let record = store.expert_record(&bank, 0, Encoding::Q4);
+    let direct = record.is_some_and(|record| store.is_direct(record.file));
+    let ways = [ReadAccess::Buffered, ReadAccess::Direct];
+    ways[..1 + usize::from(direct)].to_vec()
+}
+
+#[test]
+fn however_experts_are_read_the_bits_are_the_same() {
+    let mut compared = 0;
+    for fixture in FAMILIES {
+        let (_temporary, path, ids) = container_of(fixture);
+        let plain = options(None);
+        let expected = through(&open(&path, &plain), &ids);
+        let least = least(&path, &plain);
+        if within(&path, &plain, least).experts().is_none() {
+            continue;
+        }
+        compared += 1;
+        let most = whole(&path, &plain, least);
+        let mut read_ahead = 0;
+        for percent in [0, 10, 25, 50, 99] {
+            for (access, ahead) in accesses(&path)
+                .into_iter()
+                .flat_map(|a| [(a, false), (a, true)])
+            {
+                let options = Options {
+                    expert_access: Some(access),
+                    expert_ahead: ahead,
+                    expert_verify: [Verify::First, Verify::Always, Verify::Never][percent % 3],
+                    ..plain.clone()
+                };
+                let model = within(
+                    &path,
+                    &options,
+                    least + (most - least) * percent as u64 / 100,
+                );
+                let name = format!("{fixture}, {percent} %, {access:?}, {ahead}");
+                assert!(through(&model, &ids) == expected, "{name}");
+                let counted = model.experts().expect("not all fit");
+                assert!(ahead || counted.ahead == 0, "{name}");
+                assert!(counted.hits < counted.uses || percent > 0, "{name}");
+                read_ahead += counted.ahead_used;
+            }
+        }
+        assert!(read_ahead > 0, "{fixture}");
+    }
+    assert!(compared > 4, "{compared}");
+}
+
+#[test]
+fn direct_reads_of_what_cannot_be_read_so_are_refused() {
+    let dir = repository("fixtures/olmoe-101");
+    let options = Options {
+        expert_access: Some(ReadAccess::Direct),
+        memory_limit: Some(least(&dir, &options(None))),
+        ..options(None)
+    };
+    match Model::open(&dir, &options, &mut |_| {}) {
+        Err(Error::Setting { name, message }) => {
+            assert_eq!(name, "reader");
+            assert!(message.contains("checkpoint"), "{message}");
+        }
+        other => panic!("{:?}", other.err()),
+    }
 }
 
 #[test]

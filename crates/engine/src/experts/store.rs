@@ -391,6 +391,9 @@ impl ExpertStore {
         self.withdrawn.clear();
         self.reader.withdraw(which, &mut self.withdrawn);
         for job in &self.withdrawn {
+            if self.cache.was_ahead(job.record) {
+                self.counts.ahead.fetch_sub(1, Ordering::Relaxed);
+            }
             self.cache.remove(job.record);
         }
         self.withdrawn.len()
@@ -419,3 +422,7 @@ impl ExpertStore {
         result
     }
 }
+
+#[cfg(test)]
+#[path = "store_tests.rs"]
+mod tests;
