@@ -71,6 +71,8 @@ fn run(interrupt: &Interrupt) -> anyhow::Result<()> {
         Command::Exec(args) => commands::exec::run(&args, &terminal, interrupt),
         Command::Perplexity(args) => commands::perplexity::run(&args, &terminal, interrupt),
         Command::Bench(args) => commands::bench::run(&args, &terminal),
+        Command::Plan(args) => commands::plan::run(&args, &terminal),
+        Command::Doctor(args) => commands::doctor::run(&args, &terminal, interrupt),
         Command::Trace(command) => commands::trace::run(&command),
         Command::Config(args) => commands::config::run(&args, &parsed.settings),
         Command::Completions(args) => commands::completions::run(&args),

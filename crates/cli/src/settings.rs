@@ -1,9 +1,10 @@
 //! What the typed options mean: settings for the engine and for sampling.
 
-use crate::args::{EngineArgs, SamplingArgs};
+use crate::args::{EngineArgs, Memory, SamplingArgs};
 use crate::failure::Failure;
 use lamella_engine::Options;
 use lamella_engine::generate::Sampling;
+use lamella_engine::memory::MemoryLimit;
 use lamella_text::GenerationDefaults;
 use std::hash::{BuildHasher, RandomState};
 
@@ -15,12 +16,24 @@ pub(crate) fn options(args: &EngineArgs, threads: Option<usize>) -> Options {
         backend: args.backend.unwrap_or_default(),
         threads,
         isa: args.isa,
-        memory_limit: args.memory,
+        memory_limit: memory_limit(args),
         context: args.context,
         expert_access: args.reader,
         expert_verify: args.verify.unwrap_or_default(),
         expert_ahead: args.prefetch.unwrap_or(true),
         ..Options::default()
+    }
+}
+
+/// The memory limit in bytes, where one was asked for.
+pub(crate) fn memory_limit(args: &EngineArgs) -> Option<u64> {
+    match args.memory? {
+        Memory::Auto => None,
+        Memory::Bytes(bytes) => Some(bytes),
+        Memory::Part(part) => {
+            let free = MemoryLimit::resolve(None).bytes;
+            Some((free as f64 * part) as u64)
+        }
     }
 }
 

@@ -43,5 +43,5 @@ pub use inspect::{StoredBytes, Summary, inspect};
 pub use manifest::FORMAT_VERSION;
 pub use outline::{Outline, Stored, TENSORS_FILE};
 pub use store::{Lower, Record, Store, TEXT_FILES};
-pub use verify::{VerifyReport, verify};
+pub use verify::{Extent, VerifyReport, verify, verify_extent};
 pub use workers::gather;

@@ -1,7 +1,7 @@
 //! Groups of options that several commands share. Exactly these are mirrored by `LAMELLA_*` and
 //! `lamella.toml`: the configuration derives its keys from here.
 
-use super::values::{self, Bias, ProgressMode, Speculate};
+use super::values::{self, Bias, Memory, ProgressMode, Speculate};
 use clap::Args;
 use lamella_engine::generate::MOST_DRAFTS;
 use lamella_engine::{BackendKind, ReadAccess, SourcePolicy, Verify};
@@ -26,9 +26,10 @@ pub(crate) struct EngineArgs {
     /// Instruction set of the kernels [default: the best here]
     #[arg(long, value_name = "NAME", value_parser = values::isa())]
     pub(crate) isa: Option<Isa>,
-    /// Most memory to use: bytes, or with K, M, G or T (powers of 1024) [default: what is free]
-    #[arg(long, value_name = "SIZE", value_parser = values::size)]
-    pub(crate) memory: Option<u64>,
+    /// Most memory to use: bytes, or with K, M, G or T (powers of 1024), or a part of what is free
+    /// in %, or auto, which is what is free [default: auto]
+    #[arg(long, value_name = "SIZE", value_parser = values::memory)]
+    pub(crate) memory: Option<Memory>,
     /// How experts that do not fit into memory are read: direct is past the system's page cache
     /// [default: direct, where it can be and memory has no room for them there]
     #[arg(long, value_name = "HOW", value_parser = values::reader())]

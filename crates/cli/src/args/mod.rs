@@ -1,10 +1,12 @@
 //! What was typed: the command line as clap sees it. Nothing here touches the machine.
 
 mod groups;
+mod measures;
 mod values;
 
 pub(crate) use groups::{AnswerArgs, EngineArgs, OutputArgs, SamplingArgs, ThreadsArgs};
-pub(crate) use values::{ProgressMode, Speculate};
+pub(crate) use measures::{DoctorArgs, PlanArgs};
+pub(crate) use values::{Memory, ProgressMode, Speculate, size};
 
 use clap::{Args, Parser, Subcommand};
 use lamella_program::Encoding;
@@ -80,6 +82,10 @@ pub(crate) enum Command {
     Perplexity(PerplexityArgs),
     /// Measure prompt and decode speed
     Bench(BenchArgs),
+    /// Say what of a model fits where, and how fast it will be, before it is opened
+    Plan(Box<PlanArgs>),
+    /// Look for what keeps this machine, or a model on it, from running well
+    Doctor(DoctorArgs),
     /// Replay which experts a model chose against caches of several sizes
     #[command(subcommand)]
     Trace(TraceCommand),

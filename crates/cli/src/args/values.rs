@@ -316,6 +316,45 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
+/// Most memory to use.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Memory {
+    /// What is free.
+    Auto,
+    /// This part of what is free.
+    Part(f64),
+    /// Bytes.
+    Bytes(u64),
+}
+
+/// A size, a part of what is free in percent, or `auto`.
+pub(crate) fn memory(text: &str) -> Result<Memory, String> {
+    if text == "auto" {
+        return Ok(Memory::Auto);
+    }
+    let Some(percent) = text.strip_suffix('%') else {
+        return size(text).map(Memory::Bytes);
+    };
+    match percent.trim().parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Memory::Part(percent / 100.0)),
+        _ => Err("it must be above 0 % and at most 100 %, or a size like 12G, or auto".to_owned()),
+    }
+}
+
+/// Layers of a model, `A..B`: from A on, without B.
+pub(crate) fn layers(text: &str) -> Result<std::ops::Range<usize>, String> {
+    let range = text.split_once("..").and_then(|(from, to)| {
+        let range = from.trim().parse().ok()?..to.trim().parse().ok()?;
+        (range.start < range.end).then_some(range)
+    });
+    range.ok_or_else(|| "it must be A..B, the first layer and the one behind the last".to_owned())
+}
+
+/// Gigabytes a second, in bytes.
+pub(crate) fn rate() -> impl TypedValueParser<Value = f64> {
+    Real::above(0.0).to(1e6).map(|gigabytes| gigabytes * 1e9)
+}
+
 /// `ID=V`.
 pub(crate) fn bias(text: &str) -> Result<Bias, String> {
     let wanted = || "it must be ID=V, a token id and a number".to_owned();
@@ -350,6 +389,26 @@ mod tests {
         }
         for text in ["", "0", "-1", "G", "1x", "1ib", "nan", "inf", "1e30", "1 2"] {
             assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn memory_is_a_size_a_part_or_what_is_free() {
+        assert_eq!(memory("auto"), Ok(Memory::Auto));
+        assert_eq!(memory("50%"), Ok(Memory::Part(0.5)));
+        assert_eq!(memory("12.5 %"), Ok(Memory::Part(0.125)));
+        assert_eq!(memory("2G"), Ok(Memory::Bytes(2 << 30)));
+        for text in ["", "%", "0%", "101%", "-5%", "nan%", "Auto", "half"] {
+            assert!(memory(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn layers_are_a_range() {
+        assert_eq!(layers("0..16"), Ok(0..16));
+        assert_eq!(layers("3 .. 4"), Ok(3..4));
+        for text in ["", "3", "3..3", "4..3", "a..b", "..4", "1..", "1...3"] {
+            assert!(layers(text).is_err(), "{text}");
         }
     }
 

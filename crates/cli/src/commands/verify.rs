@@ -6,17 +6,17 @@ use crate::model::{self, Place};
 use crate::progress::{self, Progress, Unit};
 use crate::terminal::{self, Terminal};
 use lamella_container::manifest::MANIFEST_FILE;
-use lamella_container::{Store, decode, verify};
+use lamella_container::{Extent, Store, decode, verify_extent};
 use lamella_program::{Encoding, OperandId};
 use lamella_text::TOKENIZER_FILE;
 use serde_json::json;
 
 /// What was found.
-struct Found {
-    identity: Option<String>,
-    records: usize,
-    bytes: u64,
-    damage: Vec<String>,
+pub(super) struct Found {
+    pub(super) identity: Option<String>,
+    pub(super) records: usize,
+    pub(super) bytes: u64,
+    pub(super) damage: Vec<String>,
 }
 
 pub(crate) fn run(args: &ModelArgs, terminal: &Terminal) -> anyhow::Result<()> {
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &ModelArgs, terminal: &Terminal) -> anyhow::Result<()> {
     // A container may be too damaged to be opened; the list is wanted all the same.
     let is_container = place.path().join(MANIFEST_FILE).exists();
     let (mut found, store) = if is_container {
-        let found = container(&place, &mut progress);
+        let found = container(&place, Extent::All, &mut progress);
         progress.finish();
         let found = found?;
         let store = match model::store(&place) {
@@ -89,8 +89,16 @@ pub(crate) fn run(args: &ModelArgs, terminal: &Terminal) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn container(place: &Place, progress: &mut Progress) -> anyhow::Result<Found> {
-    let report = verify(place.path(), &mut |p| {
+/// Compares a container, or a part of it, with its digests.
+///
+/// # Errors
+/// If manifest, program or table are damaged.
+pub(super) fn container(
+    place: &Place,
+    extent: Extent,
+    progress: &mut Progress,
+) -> anyhow::Result<Found> {
+    let report = verify_extent(place.path(), extent, &mut |p| {
         progress.update(p.bytes_done, p.bytes)
     })?;
     Ok(Found {
@@ -102,7 +110,7 @@ fn container(place: &Place, progress: &mut Progress) -> anyhow::Result<Found> {
 }
 
 /// Reads every operand of a checkpoint: it must be there and finite.
-fn checkpoint(store: &Store, progress: &mut Progress) -> Found {
+pub(super) fn checkpoint(store: &Store, progress: &mut Progress) -> Found {
     let mut found = Found {
         identity: None,
         records: 0,

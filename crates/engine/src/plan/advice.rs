@@ -74,7 +74,10 @@ pub(super) fn advise(
         let mut question = question.clone();
         question.options.want = None;
         let other = predict(&converted, &question, machine);
-        let smaller = |other: &Plan| weights(other) < weights(plan);
+        let smaller = |other: &Plan| {
+            let stored = other.model.expert_stored_bytes < plan.model.expert_stored_bytes;
+            stored || weights(other) < weights(plan)
+        };
         if other.as_ref().is_ok_and(smaller) {
             consider("encoding", encoding.name().to_owned(), other);
         }

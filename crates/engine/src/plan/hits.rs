@@ -16,7 +16,11 @@ pub struct HitRate {
     pub basis: &'static str,
 }
 
-/// What hit, by eighths of the experts in memory: recorded routing of a model of 64 experts in each
+/// How much of what least recently used hits in recorded routing is expected, the rest being what
+/// uniform choices hit: conversations are short, and reading ahead is sometimes in vain.
+const EXPECTED: f64 = 0.75;
+
+/// What hit, by parts of the experts in memory: recorded routing of a model of 64 experts in each
 /// of 16 layers, 8 used by a token, on text; least recently used, and the policy chosen online
 /// (docs/plan.md).
 const RECORDED: [(f64, f64, f64); 7] = [
@@ -47,7 +51,7 @@ impl HitRate {
         let (lru, online) = recorded(share);
         HitRate {
             low: share,
-            expected: lru.max(share),
+            expected: (lru * EXPECTED + share * (1.0 - EXPECTED)).clamp(share, online.max(share)),
             high: online.max(share),
             basis: "no routing is known: uniform choices up to recorded ones",
         }
@@ -109,10 +113,8 @@ mod tests {
             );
         }
         let quarter = HitRate::prior(256, 1024);
-        assert_eq!(
-            (quarter.low, quarter.expected, quarter.high),
-            (0.25, 0.491, 0.622)
-        );
+        assert_eq!((quarter.low, quarter.high), (0.25, 0.622));
+        assert!((quarter.expected - 0.43075).abs() < 1e-9, "{quarter:?}");
         assert_eq!(HitRate::prior(1024, 1024).low, 1.0);
         assert_eq!(HitRate::prior(0, 0).expected, 1.0);
     }

@@ -84,6 +84,16 @@ impl Plan {
     }
 }
 
+/// What of `stored` lies where, if it is opened as `question` says.
+///
+/// # Errors
+/// As [`Plan::of`].
+pub fn placement(stored: &impl Stored, question: &Question) -> Result<Placement, Error> {
+    let opening = Opening::of(stored.program(), &question.options)?;
+    let origin = MemoryLimit::resolve(question.options.memory_limit).origin;
+    Ok(placement::place(stored, &opening, question, &origin)?.placement)
+}
+
 /// Bytes that a read of what stays on disk takes: those of an expert, or of a large part of a model
 /// without any.
 pub(crate) fn record_bytes(stored: &impl Stored, question: &Question) -> Result<u64, Error> {
@@ -119,6 +129,7 @@ fn predict(stored: &impl Stored, question: &Question, machine: &Machine) -> Resu
         prompt,
         state: state.saturating_sub(conversation_bytes(&opening, options, 0)),
         step_rows: opening.shape.step_rows,
+        access: options.expert_access,
     };
     let predicted = predicted.predict(hits, sessions(&placement, options));
     Ok(Plan {

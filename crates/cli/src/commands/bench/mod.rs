@@ -96,7 +96,7 @@ pub(crate) fn run(args: &BenchArgs, terminal: &Terminal) -> anyhow::Result<()> {
     for threads in threads {
         let options = settings::options(&args.engine, threads);
         let model = model::open(&place, &options, terminal)?;
-        let free = memory::Free::beside(&model, args.engine.memory);
+        let free = memory::Free::beside(&model, options.memory_limit);
         for test in &tests {
             test.check(&model, &free)?;
         }
