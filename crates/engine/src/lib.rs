@@ -40,5 +40,5 @@ pub use part::{RowSpan, RowsInPlace};
 pub use profile::{Operator, Profile, TimeSource};
 pub use state::snapshot::{SNAPSHOT_VERSION, SnapshotError};
 pub use state::{Checkpoint, RowState, Session, StateRows};
-pub use step::{Logits, Observer, Span};
+pub use step::{Logits, Observer, Routing, Span};
 pub use weights::OpenProgress;

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::memory::room;
 use crate::state::Session;
 use lamella_kernels::any_non_finite;
+use lamella_program::block::Ffn;
 use lamella_program::{Part, Program};
 use std::ops::Range;
 
@@ -66,6 +67,30 @@ pub trait Observer {
         position: usize,
         rows: &[f32],
     ) -> Result<(), Error>;
+
+    /// Called before [`layer`](Self::layer) where the layer has experts to choose from and the
+    /// backend keeps the choice: the reference backend does not.
+    ///
+    /// # Errors
+    /// An error ends the step as any failure does.
+    fn routed(&mut self, _routing: Routing<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// The experts that rows of a span have chosen in a layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Routing<'a> {
+    /// The layer.
+    pub layer: usize,
+    /// The span.
+    pub span: usize,
+    /// Position of the first row in its conversation.
+    pub position: usize,
+    /// Experts that a row chooses.
+    pub top_k: usize,
+    /// `[rows, top_k]`: the experts of each row, ascending, with their weights.
+    pub chosen: &'a [(u32, f32)],
 }
 
 /// What a step needs beside its spans.
@@ -292,17 +317,43 @@ fn run_piece(
             Some(depth) => format!("after the layer of draft head {depth}"),
         })?;
         if let Some(observer) = context.observer.as_deref_mut() {
-            let width = context.program.row_width();
-            let rows = backend.rows();
-            for s in &scratch.segments {
-                let rows = &rows[s.row * width..(s.row + s.rows) * width];
-                observer.layer(index, s.span, s.position, rows)?;
-            }
+            show(backend, &scratch.segments, index, context.program, observer)?;
         }
     }
     context.cancel.check()?;
     write_rows(backend, scratch, spans, context);
     write_logits(backend, scratch, spans, context.entry.depth())
+}
+
+/// Shows `observer` what layer `index` has made of the piece.
+fn show(
+    backend: &mut dyn Backend,
+    segments: &[Segment],
+    index: usize,
+    program: &Program,
+    observer: &mut dyn Observer,
+) -> Result<(), Error> {
+    if let (Ffn::Routed(routed), Some(chosen)) =
+        (&program.layer(index).ffn.body, backend.chosen(index))
+    {
+        let top_k = routed.top_k;
+        for s in segments {
+            observer.routed(Routing {
+                layer: index,
+                span: s.span,
+                position: s.position,
+                top_k,
+                chosen: &chosen[s.row * top_k..(s.row + s.rows) * top_k],
+            })?;
+        }
+    }
+    let width = program.row_width();
+    let rows = backend.rows();
+    for s in segments {
+        let rows = &rows[s.row * width..(s.row + s.rows) * width];
+        observer.layer(index, s.span, s.position, rows)?;
+    }
+    Ok(())
 }
 
 /// Puts together the rows of the piece from those of each span, `width` values each.

@@ -133,6 +133,13 @@ pub(crate) trait Backend: Send {
         cancel: &Cancel,
     ) -> Result<(), Error>;
 
+    /// The experts that the rows of the piece have chosen in layer `index`, which ran last,
+    /// `[rows, top_k]`, ascending, with their weights; `None` where there is no choice or it is not
+    /// kept.
+    fn chosen(&self, _index: usize) -> Option<&[(u32, f32)]> {
+        None
+    }
+
     /// The stream between layers, `[rows, width]`.
     fn hidden(&self) -> &[f32];
 

@@ -8,19 +8,24 @@ use std::collections::{BTreeMap, BinaryHeap};
 ///
 /// As text: a line for each row and layer, the number of the layer and those of the experts.
 /// Lines of one layer that follow each other are the rows of one step. A layer that is not above
-/// the one before begins the next step.
+/// the one before begins the next step, and so does an empty line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     /// Number of experts of a layer, as far as they occur.
     experts: u32,
-    layers: u32,
+    /// The layers that occur, ascending.
+    layers: Vec<u32>,
     unions: Vec<Union>,
+    /// Whether the next row begins a step.
+    ended: bool,
 }
 
 /// What one layer uses in one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Union {
     layer: u32,
+    /// Whether it is the first of its step.
+    begins: bool,
     rows: u32,
     /// Ascending, each once.
     experts: Vec<u32>,
@@ -66,6 +71,7 @@ impl Trace {
             };
             let mut numbers = line.split_ascii_whitespace().map(number);
             let Some(layer) = numbers.next().transpose()? else {
+                trace.end_step();
                 continue;
             };
             let experts = numbers.collect::<Result<Vec<u32>, _>>()?;
@@ -79,16 +85,23 @@ impl Trace {
 
     /// Adds a row: a layer and the experts it chose.
     pub fn push(&mut self, layer: u32, experts: &[u32]) {
-        self.layers = self.layers.max(layer + 1);
+        if let Err(place) = self.layers.binary_search(&layer) {
+            self.layers.insert(place, layer);
+        }
         let most = experts.iter().max().map_or(0, |&e| e + 1);
         self.experts = self.experts.max(most);
-        match self.unions.last_mut().filter(|union| union.layer == layer) {
+        let ended = std::mem::take(&mut self.ended);
+        let last = self.unions.last().map(|union| union.layer);
+        let begins = ended || last.is_none_or(|last| layer < last);
+        let same = |union: &&mut Union| !ended && union.layer == layer;
+        match self.unions.last_mut().filter(same) {
             Some(union) => {
                 union.rows += 1;
                 union.experts.extend(experts);
             }
             None => self.unions.push(Union {
                 layer,
+                begins,
                 rows: 1,
                 experts: experts.to_vec(),
             }),
@@ -99,10 +112,16 @@ impl Trace {
         }
     }
 
-    /// Experts of all layers.
+    /// Ends a step: the next row begins another one, whatever its layer is.
+    pub fn end_step(&mut self) {
+        self.ended = true;
+    }
+
+    /// Experts of all layers that occur.
     #[must_use]
     pub fn records(&self) -> u32 {
-        self.layers * self.experts
+        let layers = u32::try_from(self.layers.len()).unwrap_or(u32::MAX);
+        layers.saturating_mul(self.experts)
     }
 
     /// What a cache with room for `slots` experts does, under one policy or under whichever turns
@@ -171,11 +190,12 @@ impl Trace {
 
     fn records_of(&self, union: &Union, out: &mut Vec<u32>) {
         out.clear();
-        out.extend(union.experts.iter().map(|e| union.layer * self.experts + e));
+        let place = self.layers.binary_search(&union.layer).unwrap_or_default() as u32;
+        out.extend(union.experts.iter().map(|e| place * self.experts + e));
     }
 
     fn ends_step(&self, index: usize) -> bool {
         let next = self.unions.get(index + 1);
-        next.is_none_or(|next| next.layer <= self.unions[index].layer)
+        next.is_none_or(|next| next.begins)
     }
 }

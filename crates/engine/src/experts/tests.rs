@@ -117,10 +117,19 @@ fn a_cache_for_all_misses_each_record_once() {
 
 #[test]
 fn a_trace_is_read_row_by_row() {
-    let trace = Trace::parse("0 3 1\n0 1 2\n\n1 0 5\n1 5 0\n0 4 5\n1 5 0\n").expect("sound");
+    let trace = Trace::parse("0 3 1\n0 1 2\n1 0 5\n1 5 0\n\n0 4 5\n1 5 0\n").expect("sound");
     assert_eq!(trace.records(), 2 * 6);
     let replayed = trace.replay(12, Some(PolicyKind::Lru));
     assert_eq!((replayed.uses, replayed.hits, replayed.tokens), (9, 2, 3));
+    // Only empty lines tell the steps of one layer apart; layers without experts hold none.
+    let one = |text| {
+        let trace = Trace::parse(text).expect("sound");
+        let all = trace.replay(8, None);
+        (trace.records(), all.uses, all.hits, all.tokens)
+    };
+    assert_eq!(one("3 1 2\n3 2 4\n3 1 2\n"), (5, 3, 0, 3));
+    assert_eq!(one("3 1 2\n3 2 4\n\n3 1 2\n"), (5, 5, 2, 3));
+    assert_eq!(one("3 1 2\n\n\n7 2 4\n"), (10, 4, 0, 2));
     for (text, line) in [("0 1\n1 x", 2), ("7", 1), ("0 99999", 1)] {
         assert_eq!(Trace::parse(text).map_err(|(line, _)| line), Err(line));
     }

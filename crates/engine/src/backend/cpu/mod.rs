@@ -407,6 +407,15 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn chosen(&self, index: usize) -> Option<&[(u32, f32)]> {
+        match &self.core.program.layer(index).ffn.body {
+            Ffn::Routed(routed) => {
+                Some(&self.work.routes.chosen[..self.work.rows() * routed.top_k])
+            }
+            _ => None,
+        }
+    }
+
     fn hidden(&self) -> &[f32] {
         &self.work.hidden
     }
