@@ -26,13 +26,9 @@ impl Model {
     /// [`Error::NoDraft`] if there is no such head.
     pub fn draft_session(&self, depth: usize) -> Result<Session, Error> {
         let identity = Arc::clone(self.head(depth)?);
-        Ok(Session::of_depth(
-            identity,
-            &self.program,
-            depth,
-            self.context,
-            self.report().backend,
-        ))
+        let (context, backend) = (self.context, self.report().backend);
+        let session = Session::of_depth(identity, &self.program, depth, context, backend);
+        Ok(session.charged(self.ledger.as_ref()))
     }
 
     /// [`step`](Model::step), which also replaces `rows[i]` by what the first draft head reads of

@@ -87,7 +87,9 @@ impl Model {
     /// it was.
     pub fn restore(&self, session: &mut Session, source: &mut dyn Read) -> Result<(), Error> {
         let identity = self.snapshot_identity(session)?;
-        snapshot::read(&identity, session, source, self.report().threads)
+        let make_room = |bytes| self.make_room(bytes);
+        let threads = self.report().threads;
+        snapshot::read(&identity, session, source, (threads, &make_room))
     }
 
     fn snapshot_identity(&self, session: &Session) -> Result<Identity, Error> {

@@ -15,6 +15,7 @@ pub mod error;
 pub mod experts;
 pub mod generate;
 mod identity;
+mod ledger;
 pub mod memory;
 pub mod model;
 mod model_session;

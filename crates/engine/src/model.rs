@@ -5,6 +5,7 @@ use crate::cancel::Cancel;
 use crate::error::Error;
 use crate::experts::{Counts, ExpertStatistics, ExpertStore, Layers, expert_access};
 use crate::identity::numeric_class;
+use crate::ledger::Ledger;
 use crate::memory::{MemoryLimit, check_stacks};
 use crate::need::{Fit, fit};
 use crate::options::{BackendKind, Options};
@@ -31,6 +32,8 @@ pub struct Model {
     store: Arc<Store>,
     executor: Mutex<Executor>,
     experts: Option<Arc<Counts>>,
+    /// What conversations take their memory from, where the model is open as a whole.
+    pub(crate) ledger: Option<Arc<Ledger>>,
     step_rows: usize,
     pub(crate) context: usize,
     pub(crate) part: Part,
@@ -126,7 +129,13 @@ impl Model {
         let fit = fit(&store, &program, options, shape)?;
         let (store, choices) = (Arc::new(store), &fit.choices);
         weights::check_tables(&store, choices)?;
-        let (backend, experts) = prepare(&store, &program, &fit, options, shape, progress)?;
+        let ledger = (options.part == Part::Whole).then(|| Ledger::new(fit.room));
+        let (backend, experts) = prepare(
+            (&store, &program, &fit),
+            (options, shape),
+            ledger.as_ref(),
+            progress,
+        )?;
         let report = Report {
             backend: options.backend,
             isa: (options.backend == BackendKind::Cpu).then_some(isa),
@@ -149,6 +158,7 @@ impl Model {
             store,
             executor: Mutex::new(Executor { backend, scratch }),
             experts,
+            ledger,
             step_rows: options.step_rows,
             context,
             part: options.part.clone(),
@@ -195,6 +205,20 @@ impl Model {
             self.context,
             self.report.backend,
         )
+        .charged(self.ledger.as_ref())
+    }
+
+    /// Has experts leave memory that conversations will take, if they have it.
+    ///
+    /// # Errors
+    /// Of reads that were on their way.
+    pub(crate) fn make_room(&self, bytes: u64) -> Result<(), Error> {
+        // Only they can; a step that runs need not be waited for without them.
+        if self.experts.is_none() || self.ledger.is_none() {
+            return Ok(());
+        }
+        let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
+        executor.backend.make_room(bytes)
     }
 
     /// Has steps count their time by operator, or (`None`) no longer. The reference backend never
@@ -381,11 +405,9 @@ type Prepared = (Box<dyn Backend>, Option<Arc<Counts>>);
 
 /// Loads the operands into the backend that computes with them.
 fn prepare(
-    store: &Arc<Store>,
-    program: &Arc<Program>,
-    fit: &Fit,
-    options: &Options,
-    shape: cpu::Shape,
+    (store, program, fit): (&Arc<Store>, &Arc<Program>, &Fit),
+    (options, shape): (&Options, cpu::Shape),
+    ledger: Option<&Arc<Ledger>>,
     progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<Prepared, Error> {
     let (program, choices) = (Arc::clone(program), &fit.choices);
@@ -394,7 +416,7 @@ fn prepare(
             check_stacks(shape.threads)?;
             let loaded = weights::load_all(store, choices, shape.threads, progress)?;
             weights::check_streamed(store, choices)?;
-            let experts = expert_store(store, &program, fit, options, shape.threads)?;
+            let experts = expert_store((store, &program, fit), options, shape.threads, ledger)?;
             let counts = experts.as_ref().map(ExpertStore::counts);
             let store = Arc::clone(store);
             let cpu = cpu::Cpu::new(program, store, &options.part, loaded, experts, shape)?;
@@ -409,18 +431,21 @@ fn prepare(
 
 /// Room for some of the experts, if not all of them fit.
 fn expert_store(
-    store: &Arc<Store>,
-    program: &Program,
-    fit: &Fit,
+    (store, program, fit): (&Arc<Store>, &Program, &Fit),
     options: &Options,
     threads: usize,
+    ledger: Option<&Arc<Ledger>>,
 ) -> Result<Option<ExpertStore>, Error> {
     let Some(layers) = Layers::of(program, &fit.choices)? else {
         return Ok(None);
     };
     let access = expert_access(store, &layers, options)?;
     let source = Arc::clone(store);
-    ExpertStore::new(source, layers, fit.slots, threads, access, options).map(Some)
+    let mut store = ExpertStore::new(source, layers, fit.slots, threads, access, options)?;
+    if let Some(ledger) = ledger {
+        store.charge(ledger)?;
+    }
+    Ok(Some(store))
 }
 
 /// A part has to be one of this program, and drafts need the whole of it.

@@ -3,14 +3,13 @@
 use crate::backend::cpu;
 use crate::error::Error;
 use crate::experts::{Layers, expert_operands};
-use crate::memory::{Buffer, MemoryLimit};
+use crate::memory::MemoryLimit;
 use crate::options::{BackendKind, Options};
-use crate::state::{item_names, session_bytes};
+use crate::state::{first_bytes, item_names};
 use crate::step::StepScratch;
 use crate::weights::{self, Choice, Layout};
 use lamella_container::{Store, Stored, human_bytes};
-use lamella_kernels::PAGE;
-use lamella_program::{Part, Program, state};
+use lamella_program::{Part, Program};
 
 /// What makes a model fit.
 const ADVICE: &str = "Convert the model to a smaller encoding, take a shorter context, raise the \
@@ -22,6 +21,11 @@ const SOUND: u64 = 1 << 42;
 /// Bytes of what stands beside the lists of operands and items and grows with none of them:
 /// channels, names, reports.
 const BESIDE: u64 = 8 << 10;
+
+/// What is left of a machine's memory, or its control group's, for what no sum holds: code, stacks,
+/// page tables, and whatever else runs there; and a share of it.
+const SPARE: u64 = 64 << 20;
+const SPARE_SHARE: u64 = 32;
 
 /// Bytes that a thread takes beside its stack.
 const THREAD: u64 = 1 << 10;
@@ -37,6 +41,8 @@ pub(crate) struct Need {
     pub(crate) loading: u64,
     /// One slot for an expert, if not all are held, and the lists of what is where.
     pub(crate) experts: u64,
+    /// The slot alone.
+    pub(crate) slot: u64,
     /// A page of state for every layer, the least a conversation needs to start. Sessions of a
     /// part have limits of their own.
     pub(crate) state: u64,
@@ -50,6 +56,8 @@ pub(crate) struct Fit {
     pub(crate) workspace: u64,
     /// Experts in memory at once where not all of them are.
     pub(crate) slots: u32,
+    /// Bytes that they and conversations share.
+    pub(crate) room: u64,
 }
 
 /// Chooses how every operand is held so that it all fits. What does not fit otherwise stays on
@@ -66,7 +74,8 @@ pub(crate) fn fit(
 ) -> Result<Fit, Error> {
     let way = Way::choose(store, program, options, shape)?;
     Ok(Fit {
-        slots: way.slots(program, options, shape)?,
+        slots: way.slots(program, options)?,
+        room: way.room(options),
         workspace: way.workspace?,
         choices: way.choices,
     })
@@ -146,28 +155,26 @@ impl Way {
         Ok(layers.map_or(0, |layers| layers.slot_bytes()))
     }
 
-    /// Experts that have room at once, if not all are held: what is left but for one conversation,
-    /// which takes a quarter of it at most.
-    pub(crate) fn slots(
-        &self,
-        program: &Program,
-        options: &Options,
-        shape: cpu::Shape,
-    ) -> Result<u32, Error> {
+    /// Bytes that conversations and experts in memory share.
+    pub(crate) fn room(&self, options: &Options) -> u64 {
+        let limit = MemoryLimit::resolve(options.memory_limit).bytes;
+        let running = self.need.running(self.workspace_bytes, options);
+        let own = self.need.state.saturating_add(self.need.slot);
+        limit.saturating_sub(running).saturating_add(own)
+    }
+
+    /// Experts that have room at once before there are conversations, if not all are held. Where
+    /// nobody has set a limit, a little of what the machine has is left.
+    pub(crate) fn slots(&self, program: &Program, options: &Options) -> Result<u32, Error> {
         let Some(layers) = Layers::of(program, &self.choices)? else {
             return Ok(0);
         };
-        let limit = MemoryLimit::resolve(options.memory_limit).bytes;
-        let one = Buffer::taken(usize::try_from(layers.slot_bytes()).unwrap_or(usize::MAX));
-        let left = limit.saturating_sub(self.total);
-        let conversation = match options.part {
-            Part::Whole => session_bytes(program, &options.part, shape.context, shape.step_rows),
-            _ => 0,
+        let room = self.room(options).saturating_sub(self.need.state);
+        let spare = match options.memory_limit {
+            Some(_) => 0,
+            None => SPARE.saturating_add(room / SPARE_SHARE),
         };
-        let room = left - conversation.min(left / 4) + one;
-        // The slots are one mapping, which takes whole pages.
-        let room = room - room % Buffer::taken(1);
-        let slots = room / layers.slot_bytes().max(1);
+        let slots = room.saturating_sub(spare) / layers.slot_bytes().max(1);
         Ok(slots.clamp(1, u64::from(layers.records())) as u32)
     }
 
@@ -219,13 +226,12 @@ impl Need {
             });
         }
         let state = match options.part {
-            Part::Whole => first_state(program),
+            Part::Whole => first_bytes(program),
             _ => 0,
         };
-        let experts = Layers::of(program, choices)?.map_or(0, |layers| {
-            let slot = usize::try_from(layers.slot_bytes()).unwrap_or(usize::MAX);
-            Buffer::taken(slot).saturating_add(layers.list_bytes())
-        });
+        let layers = Layers::of(program, choices)?;
+        let slot = layers.as_ref().map_or(0, Layers::slot_bytes);
+        let experts = layers.map_or(0, |layers| slot.saturating_add(layers.list_bytes()));
         let [held, items] = weights::list_bytes(program, choices);
         let names = item_names(program).into_iter().flatten();
         let names = names.map(|name| (size_of::<String>() + name.len()) as u64);
@@ -235,17 +241,27 @@ impl Need {
             lists: lists.saturating_add(held),
             loading: weights::most_load_bytes(program, choices, threads)?.saturating_add(items),
             experts,
+            slot,
             state,
         })
     }
 
     /// Bytes in all, with a workspace of `workspace` bytes.
     fn total(&self, workspace: u64, options: &Options) -> u64 {
-        let running = workspace.saturating_add(self.state);
+        let beside = workspace.saturating_add(self.state);
+        self.with(self.loading.max(beside), options)
+    }
+
+    /// Bytes once it is open, with the first state of a conversation.
+    fn running(&self, workspace: u64, options: &Options) -> u64 {
+        self.with(workspace.saturating_add(self.state), options)
+    }
+
+    fn with(&self, more: u64, options: &Options) -> u64 {
         self.weights
             .saturating_add(self.experts)
             .saturating_add(self.lists)
-            .saturating_add(self.loading.max(running))
+            .saturating_add(more)
             .saturating_add(options.reserved)
     }
 
@@ -260,6 +276,7 @@ impl Need {
             loading,
             experts,
             state,
+            ..
         } = *self;
         let running = workspace.saturating_add(state);
         let reserved = match options.reserved {
@@ -289,11 +306,4 @@ impl Need {
             advice: ADVICE.to_owned(),
         })
     }
-}
-
-fn first_state(program: &Program) -> u64 {
-    let token = state::bytes_per_token(program) + state::draft_bytes_per_token(program);
-    let page = (PAGE as u64).saturating_mul(token as u64);
-    let fixed = state::fixed_bytes(program) + state::draft_fixed_bytes(program);
-    page.saturating_add(fixed as u64)
 }

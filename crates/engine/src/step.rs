@@ -205,6 +205,8 @@ pub(crate) fn run(
     for span in spans.iter() {
         validate(span, context.program, context.step_rows)?;
     }
+    let growth = |span: &Span<'_>| span.session.growth(span.tokens.len());
+    backend.make_room(spans.iter().map(growth).sum())?;
     for span in spans.iter_mut() {
         span.session.begin()?;
     }

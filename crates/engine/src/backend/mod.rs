@@ -106,6 +106,15 @@ pub(crate) trait Backend: Send {
         None
     }
 
+    /// Is told that conversations will take `bytes` bytes more: what can be read again leaves
+    /// memory for them.
+    ///
+    /// # Errors
+    /// If waiting for what is on its way fails.
+    fn make_room(&mut self, _bytes: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Starts a piece of `tokens.len()` rows from their embeddings.
     ///
     /// # Errors

@@ -150,6 +150,23 @@ impl Cache {
         }
     }
 
+    /// Takes a slot out of use, with what is in it; `None` if everything is in use or on its way.
+    pub(super) fn retire(&mut self) -> Option<u32> {
+        let slot = self.free.pop().or_else(|| self.make_room())?;
+        if let Some(chooser) = &mut self.chooser {
+            chooser.shrink();
+        }
+        Some(slot)
+    }
+
+    /// Takes a retired slot into use again.
+    pub(super) fn restore(&mut self, slot: u32) {
+        self.free.push(slot);
+        if let Some(chooser) = &mut self.chooser {
+            chooser.grow();
+        }
+    }
+
     /// A token has gone through all layers.
     pub(super) fn token(&mut self) {
         self.policies.iter_mut().for_each(|p| p.token());

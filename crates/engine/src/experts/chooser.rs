@@ -51,6 +51,25 @@ impl Chooser {
         }
     }
 
+    /// There is one slot less.
+    pub(super) fn shrink(&mut self) {
+        for shadow in &mut self.shadows {
+            match shadow.free.checked_sub(1) {
+                Some(free) => shadow.free = free,
+                None => {
+                    if let Some(out) = shadow.policy.evict(&|_| false) {
+                        shadow.inside[out as usize] = false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// There is one slot more.
+    pub(super) fn grow(&mut self) {
+        self.shadows.iter_mut().for_each(|shadow| shadow.free += 1);
+    }
+
     /// A token has gone through all layers; the policy to follow now, by its number in
     /// [`PolicyKind::ALL`].
     pub(super) fn token(&mut self) -> usize {

@@ -1,6 +1,7 @@
 //! The experts of a program that are not all in memory: their numbers, and how each lies in a slot.
 
 use crate::error::Error;
+use crate::memory::Buffer;
 use crate::weights::{Choice, Layout, item_bytes};
 use lamella_container::DIRECT_ALIGN;
 use lamella_program::block::{Ffn, GatedUnit, Routed};
@@ -59,6 +60,8 @@ impl Layers {
     /// # Errors
     /// [`Error::Setting`] if a size overflows.
     pub(crate) fn of(program: &Program, choices: &[Choice]) -> Result<Option<Layers>, Error> {
+        // Slots are read into directly, and given back to the system one by one.
+        let align = DIRECT_ALIGN.max(Buffer::taken(1) as usize);
         let (mut banks, mut first, mut slot) = (Vec::new(), 0u32, 0);
         for (layer, block) in program.every_layer().enumerate() {
             let Ffn::Routed(routed) = &block.ffn.body else {
@@ -90,7 +93,7 @@ impl Layers {
                 maps: [gate?, up?, down?],
             });
             first = first.saturating_add(experts);
-            slot = slot.max(end.next_multiple_of(DIRECT_ALIGN));
+            slot = slot.max(end.next_multiple_of(align));
         }
         Ok((!banks.is_empty()).then_some(Layers { banks, slot }))
     }

@@ -38,6 +38,16 @@ impl Slots {
         unsafe { std::slice::from_raw_parts(start.as_ptr(), self.size) }
     }
 
+    /// Gives the memory of a slot back to the system.
+    ///
+    /// # Safety
+    /// Nobody may read or write the slot, nor expect to find there what was written.
+    pub(super) unsafe fn forget(&self, slot: u32) {
+        let start = slot as usize * self.size;
+        // SAFETY: the caller answers for it.
+        unsafe { self.buffer.forget(start..start + self.size) };
+    }
+
     /// A slot to be filled.
     ///
     /// # Safety

@@ -8,6 +8,7 @@ use super::records::Records;
 use super::slots::Slots;
 use crate::cancel::Cancel;
 use crate::error::Error;
+use crate::ledger::{Claim, Ledger};
 use crate::options::{Options, ReadAccess};
 use lamella_container::Store;
 use lamella_kernels::Matrix;
@@ -53,8 +54,11 @@ pub(crate) struct ExpertStore {
     useful: Vec<f32>,
     /// The bank of the held experts.
     bank: usize,
-    /// Slots there are.
+    /// Slots there are, and those that are given up.
     most: usize,
+    retired: Vec<u32>,
+    /// The memory of the slots, where others want some of it.
+    claim: Option<Claim>,
     counts: Arc<Counts>,
 }
 
@@ -112,6 +116,8 @@ impl ExpertStore {
             useful: vec![USEFUL; layers.banks.len()],
             bank: 0,
             most: count as usize,
+            retired: Vec::new(),
+            claim: None,
             counts: Arc::new(Counts {
                 experts: u64::from(records).into(),
                 slots: u64::from(count).into(),
@@ -119,6 +125,76 @@ impl ExpertStore {
             }),
             layers,
         })
+    }
+
+    /// Has the memory of the slots claimed from `ledger`.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if it has no room for them.
+    pub(crate) fn charge(&mut self, ledger: &Arc<Ledger>) -> Result<(), Error> {
+        self.claim = Some(ledger.claim(self.most as u64 * self.layers.slot_bytes())?);
+        Ok(())
+    }
+
+    /// Gives up slots until others may claim `bytes`, or a single one is left; takes some back if
+    /// there is room beyond that.
+    ///
+    /// # Errors
+    /// If waiting for what is on its way into slots fails.
+    pub(crate) fn make_room(&mut self, bytes: u64) -> Result<(), Error> {
+        let Some(claim) = &self.claim else {
+            return Ok(());
+        };
+        let (left, slot) = (claim.left(), self.layers.slot_bytes());
+        let count = match bytes.checked_sub(left) {
+            Some(short) => {
+                let fewer = short.div_ceil(slot).min(self.most as u64 - 1);
+                self.give_up(fewer as usize)?;
+                self.most
+            }
+            None => {
+                let more = ((left - bytes) / slot).min(self.retired.len() as u64);
+                self.most + more as usize
+            }
+        };
+        let Some(claim) = &mut self.claim else {
+            return Ok(());
+        };
+        // Somebody else may have been quicker: then there are no more slots.
+        if claim.resize(count as u64 * slot).is_ok() {
+            while self.most < count {
+                let Some(slot) = self.retired.pop() else {
+                    break;
+                };
+                self.cache.restore(slot);
+                self.most += 1;
+            }
+        }
+        self.counts.slots.store(self.most as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Gives up `count` slots.
+    fn give_up(&mut self, count: usize) -> Result<(), Error> {
+        // Nothing is in use between steps.
+        self.records.clear();
+        self.cache.begin(&[]);
+        self.withdraw(&|_, _| true);
+        for _ in 0..count {
+            let slot = loop {
+                match self.cache.retire() {
+                    Some(slot) => break slot,
+                    // The rest is on its way.
+                    None => self.reader.wait(&Cancel::new(), &mut self.finished)?,
+                }
+                self.settle()?;
+            };
+            // SAFETY: no record has the slot, so nobody reads or fills it.
+            unsafe { self.slots.forget(slot) };
+            self.retired.push(slot);
+            self.most -= 1;
+        }
+        Ok(())
     }
 
     /// Bytes of the slots.
@@ -371,14 +447,14 @@ impl ExpertStore {
                     self.reader.submit(Job { record, slot }, Priority::Demand);
                     return Ok((slot, false));
                 }
-                Place::Full => self.make_room(cancel)?,
+                Place::Full => self.empty_a_slot(cancel)?,
             }
         }
     }
 
     /// Slots are full of what is expected: takes that back, or waits until it is there and may
     /// leave.
-    fn make_room(&mut self, cancel: &Cancel) -> Result<(), Error> {
+    fn empty_a_slot(&mut self, cancel: &Cancel) -> Result<(), Error> {
         if self.withdraw(&|_, priority| priority == Priority::Ahead) > 0 {
             return Ok(());
         }

@@ -8,7 +8,6 @@ use crate::model::Opening;
 use crate::need::Way;
 use crate::options::Options;
 use lamella_container::Stored;
-use lamella_program::Part;
 use serde::Serialize;
 
 /// What takes which bytes of memory, as opening adds them up.
@@ -70,20 +69,15 @@ pub(super) fn place(
     let Opening { program, shape, .. } = opening;
     let one = conversation_bytes(opening, options, opening.context);
     let state = one.saturating_mul(*sessions as u64);
-    // Opening keeps room for one conversation of the whole model; the others are ours to reserve.
-    let counted = match options.part {
-        Part::Whole => 1,
-        _ => 0,
-    };
-    let others = one.saturating_mul((*sessions as u64).saturating_sub(counted));
+    // Experts leave memory for conversations as these grow.
     let reserving = Options {
-        reserved: options.reserved.saturating_add(others),
+        reserved: options.reserved.saturating_add(state),
         ..options.clone()
     };
     let least = least(stored, opening, options)?;
     let way = Way::choose(stored, program, &reserving, *shape)?;
     let slots = match &way.workspace {
-        Ok(_) => way.slots(program, &reserving, *shape)?,
+        Ok(_) => way.slots(program, &reserving)?,
         Err(_) => 0,
     };
     let slot_bytes = way.slot_bytes(program)?;

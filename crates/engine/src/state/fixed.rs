@@ -1,7 +1,9 @@
 //! State of a fixed size that each step overwrites.
 
 use crate::error::Error;
+use crate::ledger::{Claim, Ledger};
 use crate::memory::zeros;
+use std::sync::Arc;
 
 /// Values with a second copy for the running step, so that a failed one leaves no trace. They are
 /// zero at first, and in no memory before [`prepare`](Fixed::prepare).
@@ -13,6 +15,9 @@ pub(crate) struct Fixed {
     touched: bool,
     /// Whether the last finished step has left the values before it in `next`.
     replaced: bool,
+    /// What its memory is claimed from, if from anything, and the claim.
+    ledger: Option<Arc<Ledger>>,
+    claim: Option<Claim>,
 }
 
 impl Fixed {
@@ -23,7 +28,20 @@ impl Fixed {
             next: Box::default(),
             touched: false,
             replaced: false,
+            ledger: None,
+            claim: None,
         }
+    }
+
+    /// Has its memory claimed from `ledger`.
+    pub(super) fn charge(&mut self, ledger: &Arc<Ledger>) {
+        self.ledger = Some(Arc::clone(ledger));
+    }
+
+    /// Bytes that [`prepare`](Fixed::prepare) takes.
+    pub(super) fn growth(&self) -> u64 {
+        let missing = self.len - self.now.len();
+        2 * (size_of::<f32>() * missing) as u64
     }
 
     /// Number of values.
@@ -34,9 +52,11 @@ impl Fixed {
     /// Takes the memory that writing needs.
     ///
     /// # Errors
-    /// [`Error::Allocation`] if the system refuses.
+    /// [`Error::Memory`]; [`Error::Allocation`] if the system refuses.
     pub(super) fn prepare(&mut self) -> Result<(), Error> {
         if self.now.len() < self.len {
+            let claim = self.ledger.as_ref().map(|l| l.claim(self.growth()));
+            self.claim = claim.transpose()?;
             let next = zeros(self.len)?;
             (self.now, self.next) = (zeros(self.len)?, next);
         }

@@ -11,6 +11,7 @@ mod undo;
 
 use crate::backend::row_layout;
 use crate::error::Error;
+use crate::ledger::Ledger;
 use crate::memory::zeros;
 use crate::options::BackendKind;
 pub(crate) use fixed::Fixed;
@@ -20,7 +21,7 @@ pub(crate) use layout::RowLayout;
 pub(crate) use page::Page;
 pub use row_state::{RowState, StateRows};
 pub(crate) use rows::PagedRows;
-pub(crate) use size::session_bytes;
+pub(crate) use size::{first_bytes, session_bytes};
 use std::sync::Arc;
 use undo::Before;
 
@@ -226,6 +227,30 @@ impl Session {
     pub(crate) fn limited(mut self, limit: Option<u64>) -> Session {
         self.limit = limit;
         self
+    }
+
+    /// The same session, whose state is claimed from `ledger`.
+    pub(crate) fn charged(mut self, ledger: Option<&Arc<Ledger>>) -> Session {
+        let Some(ledger) = ledger else {
+            return self;
+        };
+        for item in self.items_mut() {
+            if let Some(rows) = item.paged_mut() {
+                rows.charge(ledger);
+            }
+            if let Some(fixed) = item.fixed_mut() {
+                fixed.charge(ledger);
+            }
+        }
+        self
+    }
+
+    /// Bytes that `tokens` more tokens take beyond what it holds.
+    pub(crate) fn growth(&self, tokens: usize) -> u64 {
+        let end = self.position + tokens;
+        let paged = self.items().filter_map(Item::paged);
+        let fixed = self.items().filter_map(Item::fixed);
+        paged.map(|rows| rows.growth(end)).sum::<u64>() + fixed.map(Fixed::growth).sum::<u64>()
     }
 
     /// Whether it has a limit.

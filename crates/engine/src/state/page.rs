@@ -1,13 +1,18 @@
 //! Pages of state: each in memory of its own, or one of many that came in one mapping.
 
 use crate::error::Error;
+use crate::ledger::Claim;
 use crate::memory::{Buffer, zeros};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// One page: [`PAGE`](lamella_kernels::PAGE) rows. How values lie inside is the backend's business.
-pub(crate) struct Page(Memory);
+pub(crate) struct Page {
+    memory: Memory,
+    /// Gives its bytes back.
+    _claim: Option<Claim>,
+}
 
 enum Memory {
     Own(Box<[f32]>),
@@ -26,12 +31,15 @@ unsafe impl Send for Part {}
 unsafe impl Sync for Part {}
 
 impl Page {
-    /// A page of `values` zeros.
+    /// A page of `values` zeros, which are claimed.
     ///
     /// # Errors
     /// [`Error::Allocation`] if the system refuses.
-    pub(super) fn new(values: usize) -> Result<Page, Error> {
-        Ok(Page(Memory::Own(zeros(values)?)))
+    pub(super) fn new(values: usize, claim: Option<Claim>) -> Result<Page, Error> {
+        Ok(Page {
+            memory: Memory::Own(zeros(values)?),
+            _claim: claim,
+        })
     }
 }
 
@@ -39,7 +47,7 @@ impl Deref for Page {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        match &self.0 {
+        match &self.memory {
             Memory::Own(values) => values,
             // SAFETY: the values lie in the mapping, which lives as long as the part; nobody else
             // refers to them.
@@ -50,7 +58,7 @@ impl Deref for Page {
 
 impl DerefMut for Page {
     fn deref_mut(&mut self) -> &mut [f32] {
-        match &mut self.0 {
+        match &mut self.memory {
             Memory::Own(values) => values,
             // SAFETY: as above, and `&mut self` makes the access exclusive.
             Memory::Part(part) => unsafe { part.values.as_mut() },
@@ -96,17 +104,20 @@ impl Slab {
     ///
     /// # Errors
     /// [`Error::Allocation`] if the system refuses that one.
-    pub(super) fn page(&mut self, values: usize) -> Result<Page, Error> {
+    pub(super) fn page(&mut self, values: usize, claim: Option<Claim>) -> Result<Page, Error> {
         let end = self.cut + values * size_of::<f32>();
         if end > self.mapping.len() {
-            return Page::new(values);
+            return Page::new(values, claim);
         }
         let start = self.mapping.values_from(self.cut);
         self.cut = end;
-        Ok(Page(Memory::Part(Part {
-            values: NonNull::slice_from_raw_parts(start, values),
-            mapping: Arc::clone(&self.mapping),
-        })))
+        Ok(Page {
+            memory: Memory::Part(Part {
+                values: NonNull::slice_from_raw_parts(start, values),
+                mapping: Arc::clone(&self.mapping),
+            }),
+            _claim: claim,
+        })
     }
 }
 
@@ -119,7 +130,7 @@ mod tests {
         let mut slab = Slab::new(4 * (3000 + 5000)).expect("memory");
         let mapping = slab.mapping();
         std::thread::scope(|scope| scope.spawn(|| mapping.populate()).join()).expect("no panic");
-        let mut pages = [3000, 5000, 10].map(|values| slab.page(values).expect("memory"));
+        let mut pages = [3000, 5000, 10].map(|values| slab.page(values, None).expect("memory"));
         for (i, page) in pages.iter_mut().enumerate() {
             assert!(page.iter().all(|&v| v == 0.0));
             page.fill(i as f32 + 1.0);

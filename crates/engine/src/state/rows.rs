@@ -3,8 +3,10 @@
 use super::layout::RowLayout;
 use super::page::Page;
 use crate::error::Error;
+use crate::ledger::{Claim, Ledger};
 use lamella_kernels::PAGE;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Most places for pages that are made with the first one.
 const FIRST_PAGES: usize = 4096;
@@ -29,6 +31,8 @@ pub(crate) struct PagedRows {
     held: usize,
     /// Held pages when the running step began.
     held_before: usize,
+    /// What pages are claimed from, if from anything.
+    ledger: Option<Arc<Ledger>>,
 }
 
 impl PagedRows {
@@ -53,7 +57,28 @@ impl PagedRows {
             pages: Vec::new(),
             held: 0,
             held_before: 0,
+            ledger: None,
         }
+    }
+
+    /// Has pages claimed from `ledger`.
+    pub(super) fn charge(&mut self, ledger: &Arc<Ledger>) {
+        self.ledger = Some(Arc::clone(ledger));
+    }
+
+    /// Bytes that room for `tokens` tokens in all takes beyond what there is.
+    pub(super) fn growth(&self, tokens: usize) -> u64 {
+        let pages = self.pages_for(tokens).saturating_sub(self.first);
+        pages.saturating_sub(self.pages.len()) as u64 * self.page_bytes()
+    }
+
+    /// The bytes of a page.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if they are not there.
+    pub(super) fn claim(&self) -> Result<Option<Claim>, Error> {
+        let claim = |ledger: &Arc<Ledger>| ledger.claim(self.page_bytes());
+        self.ledger.as_ref().map(claim).transpose()
     }
 
     /// Values of a row.
@@ -115,9 +140,9 @@ impl PagedRows {
     /// A page of zeros.
     ///
     /// # Errors
-    /// [`Error::Allocation`] if the system refuses.
+    /// [`Error::Memory`]; [`Error::Allocation`] if the system refuses.
     pub(super) fn new_page(&self) -> Result<Page, Error> {
-        Page::new(self.page_values())
+        Page::new(self.page_values(), self.claim()?)
     }
 
     pub(super) fn begin(&mut self) {

@@ -28,6 +28,15 @@ pub(crate) fn session_bytes(program: &Program, part: &Part, context: usize, rows
     state.fold(lists.saturating_add(ids), u64::saturating_add)
 }
 
+/// Most bytes that the first tokens of a conversation, and of its drafts, take: a page of every
+/// item, and what does not grow.
+pub(crate) fn first_bytes(program: &Program) -> u64 {
+    let layers = 0..program.every_layer().count();
+    let items = layers.flat_map(|index| layer_state(program, index));
+    let state = items.map(|item| item_bytes(&item.shape, PAGE, PAGE));
+    state.fold(0, u64::saturating_add)
+}
+
 fn item_bytes(shape: &StateShape, context: usize, rows: usize) -> u64 {
     let paged = |width: usize, per: usize, keep: Option<usize>| {
         let all = (context / per.max(1)).div_ceil(PAGE);

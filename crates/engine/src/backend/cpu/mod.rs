@@ -302,6 +302,10 @@ impl Backend for Cpu {
         loaded.sum::<u64>() + self.experts.as_ref().map_or(0, ExpertStore::mapped)
     }
 
+    fn make_room(&mut self, bytes: u64) -> Result<(), Error> {
+        self.experts.as_mut().map_or(Ok(()), |e| e.make_room(bytes))
+    }
+
     fn embed(&mut self, segments: &[Segment], tokens: &[u32]) -> Result<(), Error> {
         self.begin(segments);
         let core = &mut self.core;

@@ -225,7 +225,7 @@ mod tests {
         let pages = checked(&HEADER, apart, count / piece, |take| {
             let mut reader = Reader::new(&mut source);
             for item in 0..count / piece {
-                let mut page = Page::new(piece)?;
+                let mut page = Page::new(piece, None)?;
                 reader.fill(&mut page, take)?;
                 let values = Values::Page(page);
                 take(Arrival::Values { item, values })?;

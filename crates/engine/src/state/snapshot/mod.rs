@@ -160,7 +160,8 @@ fn apart(threads: usize, payload: u64) -> bool {
 }
 
 /// Replaces the state of `session` by that of the snapshot in `source`, reading not a byte beyond
-/// it, with the help of another thread if there are several.
+/// it, with the help of another thread if there are several. `make_room` is told how many bytes it
+/// will take.
 ///
 /// # Errors
 /// [`SnapshotError`]; [`Error::Memory`] if a limited session has no room for the new state beside
@@ -169,14 +170,15 @@ pub(crate) fn read(
     identity: &Identity,
     session: &mut Session,
     source: &mut dyn Read,
-    threads: usize,
+    (threads, make_room): (usize, &dyn Fn(u64) -> Result<(), Error>),
 ) -> Result<(), Error> {
     let (header, digest) = Header::read(source)?;
     header.check(identity)?;
     let position = check_meaning(&header, identity, session)?;
     let paged = session.items().filter_map(Item::paged);
     let added = paged.map(|rows| rows.needed_pages(position).len() as u64 * rows.page_bytes());
-    let added = added.sum();
+    let added: u64 = added.sum();
+    make_room(added.saturating_add(session.growth(0)))?;
     session.prepare()?;
     session.check_limit(added)?;
     let paged = session.items().filter_map(Item::paged);
@@ -263,7 +265,7 @@ fn read_items<'a>(
         if let Some(rows) = state.paged() {
             for _ in rows.needed_pages(position) {
                 let mut page = match &mut slab {
-                    Some(slab) => slab.page(rows.page_values())?,
+                    Some(slab) => slab.page(rows.page_values(), rows.claim()?)?,
                     None => rows.new_page()?,
                 };
                 reader.fill(&mut page, take)?;

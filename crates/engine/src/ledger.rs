@@ -1,0 +1,128 @@
+//! What conversations and experts in memory take of the room that the model leaves them.
+
+use crate::error::Error;
+use lamella_container::human_bytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes that may be taken, and how many are. One for each model that is open as a whole.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    room: u64,
+    taken: AtomicU64,
+}
+
+/// Bytes taken; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    ledger: Arc<Ledger>,
+    bytes: u64,
+}
+
+impl Ledger {
+    /// `room` bytes, all of them free.
+    pub(crate) fn new(room: u64) -> Arc<Ledger> {
+        Arc::new(Ledger {
+            room,
+            taken: AtomicU64::new(0),
+        })
+    }
+
+    /// Bytes nobody has taken.
+    pub(crate) fn left(&self) -> u64 {
+        self.room.saturating_sub(self.taken.load(Ordering::Relaxed))
+    }
+
+    /// Takes `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] with the sum if there are no more so many.
+    pub(crate) fn claim(self: &Arc<Ledger>, bytes: u64) -> Result<Claim, Error> {
+        let more = |taken: u64| taken.checked_add(bytes).filter(|&sum| sum <= self.room);
+        let (order, taken) = (Ordering::Relaxed, &self.taken);
+        match taken.fetch_update(order, order, more) {
+            Ok(_) => Ok(Claim {
+                ledger: Arc::clone(self),
+                bytes,
+            }),
+            Err(taken) => Err(self.refusal(taken, bytes)),
+        }
+    }
+
+    fn refusal(&self, taken: u64, bytes: u64) -> Error {
+        let need = taken.saturating_add(bytes);
+        Error::Memory {
+            sum: format!(
+                "state of conversations and experts in memory {taken} + {bytes} more = {need} \
+                 bytes ({})",
+                human_bytes(need)
+            ),
+            limit: self.room,
+            origin: "what the model leaves of the memory limit".to_owned(),
+            advice: "End other conversations, take a shorter context, or raise the memory limit"
+                .to_owned(),
+        }
+    }
+}
+
+impl Claim {
+    /// Bytes nobody has claimed.
+    pub(crate) fn left(&self) -> u64 {
+        self.ledger.left()
+    }
+
+    /// Gives back all but `bytes`, or takes as many.
+    ///
+    /// # Errors
+    /// As [`Ledger::claim`]; nothing has changed then.
+    pub(crate) fn resize(&mut self, bytes: u64) -> Result<(), Error> {
+        match bytes.checked_sub(self.bytes) {
+            Some(more) => {
+                let mut more = self.ledger.claim(more)?;
+                more.bytes = 0;
+            }
+            None => self.ledger.give(self.bytes - bytes),
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+impl Ledger {
+    fn give(&self, bytes: u64) {
+        self.taken.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.ledger.give(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_claimed_is_there_once() {
+        let ledger = Ledger::new(100);
+        let first = ledger.claim(60).expect("there is room");
+        let refused = ledger.claim(41).expect_err("there is not");
+        assert!(
+            refused.to_string().contains("60 + 41 more = 101 bytes"),
+            "{refused}"
+        );
+        let mut second = ledger.claim(40).expect("exactly");
+        assert_eq!(ledger.left(), 0);
+        drop(first);
+        assert!(second.resize(101).is_err());
+        second.resize(100).expect("grows");
+        assert_eq!(ledger.left(), 0);
+        second.resize(1).expect("shrinks");
+        assert_eq!(ledger.left(), 99);
+        assert!(ledger.claim(u64::MAX).is_err());
+        drop(second);
+        assert_eq!(ledger.left(), 100);
+    }
+}
