@@ -9,6 +9,7 @@ use lamella_program::operand::Coding;
 use lamella_program::program::UnusedComponent;
 use lamella_program::{OperandId, Role, Slice};
 use serde_json::json;
+use std::collections::HashSet;
 
 /// The element type of codes in FP8.
 const FP8: &str = "F8_E4M3";
@@ -252,7 +253,7 @@ pub(crate) fn read_block_fp8(
     let block = match block {
         Err(rejected) => Err(rejected),
         Ok(Some(sides)) if sides.len() == 2 && !sides.contains(&0) => Ok([sides[0], sides[1]]),
-        Ok(_) => Err(q.reject("weight_block_size", "is not the two sides of a block")),
+        Ok(_) => Err(q.refuse("weight_block_size", "is not the two sides of a block")),
     };
     c.absorb(q);
     Ok(Some(block?))
@@ -273,7 +274,7 @@ pub(crate) fn needs_no_blocks(
         None => Ok(()),
         Some(name) => {
             let message = format!("is missing, and {name} needs the size of its blocks");
-            Err(c.reject("quantization_config", message))
+            Err(c.refuse("quantization_config", message))
         }
     }
 }
@@ -314,7 +315,7 @@ pub(crate) fn check_mixed_size(
              and the checkpoint has {}",
             sources.len()
         );
-        return Err(c.reject("num_hidden_layers", message));
+        return Err(c.refuse("num_hidden_layers", message));
     }
     Ok(())
 }
@@ -336,6 +337,72 @@ pub(crate) fn choices(
         return Err(c.reject(key, message));
     }
     Ok(words.iter().map(|&word| word == yes).collect())
+}
+
+/// The first number that stands in a list before.
+pub(crate) fn named_twice(ids: &[usize]) -> Option<usize> {
+    let mut seen = HashSet::new();
+    ids.iter().copied().find(|id| !seen.insert(*id))
+}
+
+/// What two keys say of each layer, the second one a list of all layers. Where both are there they
+/// have to agree.
+pub(crate) fn settled<T: PartialEq>(
+    c: &mut ConfigReader<'_>,
+    [key, list]: [&str; 2],
+    said: Option<Vec<T>>,
+    listed: Option<Vec<T>>,
+) -> Result<Vec<T>, Rejected> {
+    let (said, listed) = match (said, listed) {
+        (Some(said), Some(listed)) => (said, listed),
+        (Some(one), None) | (None, Some(one)) => return Ok(one),
+        (None, None) => return Err(c.reject(key, format!("is missing, and so is {list}"))),
+    };
+    match said.iter().zip(&listed).position(|(a, b)| a != b) {
+        None => Ok(listed),
+        Some(layer) => {
+            let message = format!("says something else of layer {layer} than {list}");
+            Err(c.reject(key, message))
+        }
+    }
+}
+
+/// The part of a configuration that describes the language model, where it has one. `always` is
+/// whether the family keeps it apart in every file; in others it may be the whole.
+pub(crate) fn language_model<'c>(
+    c: &mut ConfigReader<'c>,
+    always: bool,
+) -> Result<Option<ConfigReader<'c>>, Rejected> {
+    let key = "text_config";
+    let part = c.model(key)?;
+    let whole = ["hidden_size", "num_hidden_layers", "vocab_size"];
+    if part.is_none() && (always || !whole.iter().any(|key| c.has(key))) {
+        c.ignore_all();
+        return Err(c.missing(key));
+    }
+    Ok(part)
+}
+
+/// Refuses tokens that end a text and that the vocabulary has not.
+pub(crate) fn check_ends(c: &mut ConfigReader<'_>, vocabulary: Result<usize, Rejected>) {
+    let key = "eos_token_id";
+    let (Ok(Some(ids)), Ok(vocabulary)) = (c.optional_tokens(key), vocabulary) else {
+        return;
+    };
+    if let Some(id) = ids.into_iter().find(|&id| id >= vocabulary) {
+        let _ = no_such_token(c, key, id, vocabulary);
+    }
+}
+
+/// Records that a token is not in the vocabulary.
+pub(crate) fn no_such_token(
+    c: &mut ConfigReader<'_>,
+    key: &str,
+    id: usize,
+    vocabulary: usize,
+) -> Rejected {
+    let message = format!("is {id}, but the vocabulary has {vocabulary} tokens");
+    c.reject(key, message)
 }
 
 /// How many of the `announced` draft heads are lowered: all of them where the checkpoint has any

@@ -81,8 +81,25 @@ impl Scheme {
         group.map(|(_, format)| *format)
     }
 
+    /// Records that a linear map is stored in codes though it is to be left alone. `place` is the
+    /// path to the object with its dot, seen from `c`.
+    pub(crate) fn refuse_codes(
+        &self,
+        c: &mut ConfigReader<'_>,
+        place: &str,
+        map: &str,
+        names: &[String],
+    ) -> Rejected {
+        let (list, covers) = match self.ignores(names) {
+            true => ("ignore", "covers"),
+            false => ("config_groups", "cover no"),
+        };
+        let message = format!("{covers} {map}, which is stored in codes");
+        c.refuse(&format!("{place}{list}"), message)
+    }
+
     /// Whether the list of what is left alone covers a map that goes by these names.
-    pub(crate) fn ignores(&self, names: &[String]) -> bool {
+    fn ignores(&self, names: &[String]) -> bool {
         self.ignored.cover(names)
     }
 }
@@ -93,7 +110,7 @@ fn read_format<'c>(q: &mut ConfigReader<'c>, known: &[&str]) -> Result<Option<&'
         Some(format) if known.contains(&format) => Ok(Some(format)),
         Some(MIXED) => Ok(None),
         Some(other) => Err(unknown_format(q, other, known)),
-        None => Err(q.reject("format", "is missing, and this method needs it")),
+        None => Err(q.refuse("format", "is missing, and this method needs it")),
     }
 }
 
@@ -103,7 +120,7 @@ fn unknown_format(q: &mut ConfigReader<'_>, format: &str, known: &[&str]) -> Rej
         shown(&format.into()),
         known.join(" and ")
     );
-    q.reject("format", message)
+    q.refuse("format", message)
 }
 
 fn read_groups(
@@ -112,6 +129,10 @@ fn read_groups(
     known: &[&str],
 ) -> Result<Vec<(Names, Format)>, Rejected> {
     let mut read = Vec::new();
+    if !groups.only_objects() {
+        // What else there is has not been read, which is told in the end.
+        read.push(Err(Rejected));
+    }
     for key in groups.keys_of_objects() {
         let Some(mut group) = groups.object(key)? else {
             continue;
@@ -135,7 +156,7 @@ fn read_group(
     let format = match group.optional_text("format")?.or(format) {
         Some(format) if known.contains(&format) => format,
         Some(other) => return Err(unknown_format(group, other, known)),
-        None => return Err(group.reject("format", "is missing, and mixed groups need it")),
+        None => return Err(group.refuse("format", "is missing, and mixed groups need it")),
     };
     // In the others, how inputs were rounded when the model was served; the weights are the same
     // numbers.
@@ -143,7 +164,7 @@ fn read_group(
         group.require_if_present("input_activations", &json!(null));
     }
     let Some(mut weights) = group.object("weights")? else {
-        return Err(group.reject("weights", "is missing, and a group needs it"));
+        return Err(group.refuse("weights", "is missing, and a group needs it"));
     };
     let read = read_weights(&mut weights, format);
     group.absorb(weights);
@@ -188,11 +209,11 @@ fn read_fp8(w: &mut ConfigReader<'_>) -> Result<Format, Rejected> {
         (Some("block"), Some(&[rows, cols])) if rows > 0 && cols > 0 => Some([rows, cols]),
         (Some("channel"), None) => None,
         (Some("block"), _) => {
-            return Err(w.reject("block_structure", "is not the two sides of a block"));
+            return Err(w.refuse("block_structure", "is not the two sides of a block"));
         }
         _ => {
             let message = "is neither \"block\" nor \"channel\", which are known here";
-            return Err(w.reject("strategy", message));
+            return Err(w.refuse("strategy", message));
         }
     };
     Ok(Format::Fp8 { block })
@@ -225,12 +246,12 @@ impl Names {
                     let message = format!("has a pattern {} that cannot be read", {
                         shown(&name.into())
                     });
-                    return Err(c.reject(key, message));
+                    return Err(c.refuse(key, message));
                 }
             }
         }
         match names.patterns.len() > MAX_PATTERNS {
-            true => Err(c.reject(key, format!("has more than {MAX_PATTERNS} patterns"))),
+            true => Err(c.refuse(key, format!("has more than {MAX_PATTERNS} patterns"))),
             false => Ok(names),
         }
     }

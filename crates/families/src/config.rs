@@ -110,7 +110,20 @@ pub(crate) struct ConfigReader<'c> {
     values: &'c Map<String, Value>,
     prefix: String,
     read: HashSet<&'c str>,
+    findings: Findings,
     defects: Vec<Defect>,
+}
+
+/// What reading was like, beside its defects.
+#[derive(Default)]
+pub(crate) struct Findings {
+    /// Paths of the keys that more than one value may stand under, as far as they were looked for,
+    /// the absent ones included: `a.b`.
+    pub(crate) consulted: Vec<String>,
+    /// Whether a value was rejected that could be used if others were not what they are.
+    pub(crate) contradicted: bool,
+    /// Whether a value was refused that could be used beside no others.
+    pub(crate) refused: bool,
 }
 
 impl<'c> ConfigReader<'c> {
@@ -126,6 +139,7 @@ impl<'c> ConfigReader<'c> {
             values,
             prefix,
             read: HashSet::new(),
+            findings: Findings::default(),
             defects: Vec::new(),
         }
     }
@@ -156,6 +170,31 @@ impl<'c> ConfigReader<'c> {
     ) -> Result<Option<usize>, Rejected> {
         let needed = format!("a whole number from 1 to {max}");
         self.optional(key, &needed, |v| whole(v, max).filter(|n| *n > 0))
+    }
+
+    /// A whole number from 1 to `max`; `default` where the key is absent. Null is no number.
+    pub(crate) fn count_or(
+        &mut self,
+        key: &str,
+        max: usize,
+        default: usize,
+    ) -> Result<usize, Rejected> {
+        let needed = format!("a whole number from 1 to {max}");
+        let read = |v: &Value| whole(v, max).filter(|n| *n > 0);
+        Ok(self.given(key, &needed, read)?.unwrap_or(default))
+    }
+
+    /// A whole number from 0 to `max`; `default` where the key is absent. Null is no number.
+    pub(crate) fn whole_or(
+        &mut self,
+        key: &str,
+        max: usize,
+        default: usize,
+    ) -> Result<usize, Rejected> {
+        let needed = format!("a whole number from 0 to {max}");
+        Ok(self
+            .given(key, &needed, |v| whole(v, max))?
+            .unwrap_or(default))
     }
 
     /// A required number of this domain, also after rounding to f32.
@@ -221,6 +260,15 @@ impl<'c> ConfigReader<'c> {
         })
     }
 
+    /// Token ids, one or a list of them; `None` where the key is absent or null.
+    pub(crate) fn optional_tokens(&mut self, key: &str) -> Result<Option<Vec<usize>>, Rejected> {
+        let needed = "a token id or a list of them";
+        self.optional(key, needed, |v| match whole(v, MAX_VOCABULARY) {
+            Some(id) => Some(vec![id]),
+            None => items(v, MAX_VOCABULARY, |n| whole(n, MAX_VOCABULARY)),
+        })
+    }
+
     /// A text; `None` where the key is absent or null.
     pub(crate) fn optional_text(&mut self, key: &str) -> Result<Option<&'c str>, Rejected> {
         self.optional(key, "a text", Value::as_str)
@@ -236,6 +284,27 @@ impl<'c> ConfigReader<'c> {
         self.optional(key, &needed, |v| items(v, longest, Value::as_str))
     }
 
+    /// What `read` makes of the value of `key`; `None` where the key is absent.
+    fn given<T>(
+        &mut self,
+        key: &str,
+        needed: &str,
+        read: impl FnOnce(&'c Value) -> Option<T>,
+    ) -> Result<Option<T>, Rejected> {
+        match self.value(key) {
+            Some(null @ Value::Null) => {
+                self.consult(key);
+                Err(self.wrong(key, null, needed))
+            }
+            _ => self.optional(key, needed, read),
+        }
+    }
+
+    fn consult(&mut self, key: &str) {
+        let path = format!("{}{key}", self.prefix);
+        self.findings.consulted.push(path);
+    }
+
     /// What `read` makes of the value of `key`; `None` where the key is absent or null.
     fn optional<T>(
         &mut self,
@@ -243,6 +312,7 @@ impl<'c> ConfigReader<'c> {
         needed: &str,
         read: impl FnOnce(&'c Value) -> Option<T>,
     ) -> Result<Option<T>, Rejected> {
+        self.consult(key);
         let Some(value) = self.present(key) else {
             return Ok(None);
         };
@@ -299,6 +369,26 @@ impl<'c> ConfigReader<'c> {
         }
     }
 
+    /// The object under `key` that says what the model is; `None` where the key is absent. Without
+    /// it no other key is looked at.
+    pub(crate) fn model(&mut self, key: &str) -> Result<Option<ConfigReader<'c>>, Rejected> {
+        let Some(value) = self.value(key) else {
+            return Ok(None);
+        };
+        match value.as_object() {
+            Some(map) => Ok(Some(Self::bare(map, format!("{}{key}.", self.prefix)))),
+            None => {
+                self.ignore_all();
+                Err(self.wrong(key, value, "an object"))
+            }
+        }
+    }
+
+    /// Whether every value is an object.
+    pub(crate) fn only_objects(&self) -> bool {
+        self.values.values().all(Value::is_object)
+    }
+
     /// The keys whose values are objects, read or not.
     pub(crate) fn keys_of_objects(&self) -> Vec<&'c str> {
         let objects = self.values.iter().filter(|(_, value)| value.is_object());
@@ -306,18 +396,40 @@ impl<'c> ConfigReader<'c> {
     }
 
     /// Takes over the defects of a nested reader, its unread keys included.
-    pub(crate) fn absorb(&mut self, nested: ConfigReader<'c>) {
+    pub(crate) fn absorb(&mut self, mut nested: ConfigReader<'c>) {
+        let Findings {
+            consulted,
+            contradicted,
+            refused,
+        } = nested.findings();
+        self.findings.consulted.extend(consulted);
+        self.findings.contradicted |= contradicted;
+        self.findings.refused |= refused;
         self.defects.extend(nested.finish());
     }
 
-    /// Records that the value of `key` cannot be used.
+    /// Records that the value of `key` cannot be used beside other values, one of which may be the
+    /// wrong one.
     pub(crate) fn reject(&mut self, key: &str, message: impl Into<String>) -> Rejected {
+        self.findings.contradicted = true;
+        self.record(key, message.into())
+    }
+
+    /// Records that the value of `key` cannot be used, and that no other value is to blame.
+    pub(crate) fn refuse(&mut self, key: &str, message: impl Into<String>) -> Rejected {
+        self.findings.refused = true;
+        self.record(key, message.into())
+    }
+
+    fn record(&mut self, key: &str, message: String) -> Rejected {
         let key = format!("{}{key}", self.prefix);
-        self.defects.push(Defect::ConfigValue {
-            key,
-            message: message.into(),
-        });
+        self.defects.push(Defect::ConfigValue { key, message });
         Rejected
+    }
+
+    /// Takes what reading was like.
+    pub(crate) fn findings(&mut self) -> Findings {
+        std::mem::take(&mut self.findings)
     }
 
     /// Every defect found, then every key that nothing has read, in the file's order.
@@ -337,6 +449,11 @@ impl<'c> ConfigReader<'c> {
         Some(value)
     }
 
+    /// Whether the key is there, whatever its value.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.values.contains_key(key)
+    }
+
     /// The value of `key`; `None` where it is absent or null.
     pub(crate) fn present(&mut self, key: &str) -> Option<&'c Value> {
         self.value(key).filter(|value| !value.is_null())
@@ -344,11 +461,15 @@ impl<'c> ConfigReader<'c> {
 
     /// Records that a required key is missing.
     pub(crate) fn missing(&mut self, key: &str) -> Rejected {
-        self.reject(key, "is missing, and this family needs it")
+        let what = match self.has(key) {
+            true => "null",
+            false => "missing",
+        };
+        self.refuse(key, format!("is {what}, and this family needs it"))
     }
 
     fn wrong(&mut self, key: &str, value: &Value, needed: &str) -> Rejected {
-        self.reject(
+        self.refuse(
             key,
             format!("is {}, but only {needed} can be used", shown(value)),
         )
@@ -386,146 +507,4 @@ pub(crate) fn shown(value: &Value) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn map(value: Value) -> Map<String, Value> {
-        value.as_object().unwrap().clone()
-    }
-
-    fn messages(reader: ConfigReader<'_>) -> Vec<String> {
-        reader.finish().iter().map(ToString::to_string).collect()
-    }
-
-    #[test]
-    fn unread_keys_are_defects_and_inert_ones_are_not() {
-        let values =
-            map(json!({"a": 1, "use_cache": true, "b": {"c": 1}, "transformers_version": 4}));
-        let mut reader = ConfigReader::new(&values);
-        assert_eq!(reader.count("a", 1).unwrap(), 1);
-        assert_eq!(reader.finish(), [Defect::UnknownConfigKey("b".into())]);
-    }
-
-    #[test]
-    fn counts_are_whole_and_bounded() {
-        let values = map(
-            json!({"zero": 0, "minus": -1, "half": 1.5, "text": "3", "many": 11,
-            "huge": 1e30, "null": null, "fine": 10}),
-        );
-        for key in [
-            "zero", "minus", "half", "text", "many", "huge", "null", "absent",
-        ] {
-            let mut reader = ConfigReader::bare(&values, String::new());
-            assert!(reader.count(key, 10).is_err(), "{key}");
-            assert!(
-                reader.defects[0]
-                    .to_string()
-                    .starts_with(&format!("config.json: {key}: is "))
-            );
-        }
-        let mut reader = ConfigReader::bare(&values, String::new());
-        assert_eq!(reader.count("fine", 10).unwrap(), 10);
-        assert_eq!(reader.optional_count("null", 10).unwrap(), None);
-        assert_eq!(reader.optional_count("absent", 10).unwrap(), None);
-        assert!(reader.optional_count("many", 10).is_err());
-    }
-
-    #[test]
-    fn lists_and_texts_are_bounded_too() {
-        let values = map(json!({
-            "zero": 0, "three": 3, "list": [0, 3], "long": [0, 0, 0], "mixed": [0, "a"],
-            "minus": [-1], "words": ["a", "b"], "word": "a", "null": null
-        }));
-        let mut reader = ConfigReader::bare(&values, String::new());
-        assert_eq!(reader.optional_whole("zero", 2).unwrap(), Some(0));
-        assert_eq!(reader.optional_whole("null", 2).unwrap(), None);
-        assert!(reader.optional_whole("three", 2).is_err());
-        assert!(reader.optional_whole("word", 2).is_err());
-        let list = reader.optional_wholes("list", 3, 2).unwrap();
-        assert_eq!(list, Some(vec![0, 3]));
-        assert!(reader.optional_wholes("list", 2, 2).is_err());
-        for key in ["long", "mixed", "minus", "zero", "words"] {
-            assert!(reader.optional_wholes(key, 9, 2).is_err(), "{key}");
-        }
-        assert_eq!(reader.optional_first_whole("list", 9).unwrap(), Some(0));
-        assert_eq!(reader.optional_first_whole("three", 9).unwrap(), Some(3));
-        assert_eq!(reader.optional_first_whole("null", 9).unwrap(), None);
-        for key in ["words", "minus", "word"] {
-            assert!(reader.optional_first_whole(key, 9).is_err(), "{key}");
-        }
-        assert_eq!(reader.optional_text("word").unwrap(), Some("a"));
-        assert!(reader.optional_text("zero").is_err());
-        let words = reader.optional_texts("words", 2).unwrap();
-        assert_eq!(words, Some(vec!["a", "b"]));
-        assert!(reader.optional_texts("words", 1).is_err());
-        assert!(reader.optional_texts("mixed", 9).is_err());
-        assert_eq!(reader.optional_texts("absent", 9).unwrap(), None);
-    }
-
-    #[test]
-    fn numbers_must_survive_f32() {
-        use Domain::{Base, Epsilon, Factor, Negative, Positive, Share};
-        let values = map(json!({
-            "tiny": 1e-60, "big": 1e60, "zero": 0.0, "minus": -1.0, "fine": 1e-5, "whole": 3,
-            "one": 1.0, "almost": 1.0 - 1e-12, "many": 65536, "more": 65537, "text": "1e-5"
-        }));
-        let keys = [
-            "tiny", "big", "zero", "minus", "fine", "whole", "one", "almost", "many", "more",
-            "text", "absent",
-        ];
-        let mut reader = ConfigReader::bare(&values, String::new());
-        let mut passes = |domain| -> Vec<&str> {
-            let good = |key: &&&str| reader.number(key, domain).is_ok();
-            keys.iter().filter(good).copied().collect()
-        };
-        let positive = ["fine", "whole", "one", "almost", "many", "more"];
-        assert_eq!(passes(Positive), positive);
-        assert_eq!(passes(Negative), ["minus"]);
-        // What an f32 rounds to 1 is 1.
-        assert_eq!(passes(Epsilon), ["fine"]);
-        assert_eq!(passes(Factor), positive[..5]);
-        assert_eq!(passes(Share), ["fine", "one", "almost"]);
-        assert_eq!(passes(Base), ["whole", "many", "more"]);
-        assert_eq!(reader.number("fine", Epsilon).unwrap(), 1e-5);
-        assert_eq!(reader.optional_number("absent", Epsilon).unwrap(), None);
-    }
-
-    #[test]
-    fn nested_keys_are_named_in_full() {
-        let values = map(json!({"rope": {"theta": 0, "other": 1}}));
-        let mut reader = ConfigReader::new(&values);
-        let mut nested = reader.object("rope").unwrap().unwrap();
-        assert!(nested.number("theta", Domain::Base).is_err());
-        reader.absorb(nested);
-        let found = messages(reader);
-        assert!(found[0].contains("rope.theta: is 0"), "{found:?}");
-        assert!(found[1].contains("rope.other"), "{found:?}");
-    }
-
-    #[test]
-    fn only_the_supported_value_passes() {
-        let values = map(json!({"act": "gelu", "same": "silu", "null": null}));
-        let silu = json!("silu");
-        let mut reader = ConfigReader::new(&values);
-        reader.require("same", &silu);
-        reader.require_if_present("same", &silu);
-        reader.require_if_present("null", &silu);
-        reader.require_if_present("absent", &silu);
-        reader.require("act", &silu);
-        reader.require("null", &silu);
-        reader.require("absent", &silu);
-        let found = messages(reader);
-        assert_eq!(found.len(), 3, "{found:?}");
-        assert!(
-            found[0].contains(r#"is "gelu", but only "silu""#),
-            "{found:?}"
-        );
-    }
-
-    #[test]
-    fn long_values_are_cut() {
-        assert!(shown(&json!("ä".repeat(100_000))).chars().count() < 70);
-        assert_eq!(shown(&json!([1, 2])), "[1,2]");
-    }
-}
+mod tests;

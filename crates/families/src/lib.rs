@@ -10,6 +10,7 @@ mod common;
 mod compressed;
 mod config;
 mod deepseek_v4;
+mod explain;
 mod glm;
 mod inkling;
 mod json;
@@ -27,9 +28,12 @@ mod sources;
 
 pub use registry::{FAMILY_IDS, is_of_family, known_model_types};
 
-use config::ConfigReader;
+use config::{ConfigReader, Findings};
+use explain::Refused;
 use lamella_program::closure::check_against;
 use lamella_program::{Defect, Program, TensorInfo};
+use registry::Family;
+use serde_json::{Map, Value};
 use std::fmt;
 
 /// Why a checkpoint has no program.
@@ -106,7 +110,8 @@ impl std::error::Error for LowerError {}
 ///
 /// # Errors
 /// [`LowerError`]: the configuration cannot be read, its family is unknown, or the checkpoint has
-/// defects (all of them are returned). No work and no allocation grows with a number in the
+/// defects: all of them are returned, or, where one value of the configuration is the cause of
+/// several, that value alone. No work and no allocation grows with a number in the
 /// configuration that the tensor table does not bear out.
 pub fn lower(config_json: &str, tensors: &[TensorInfo]) -> Result<Program, LowerError> {
     let values = json::parse_object(config_json)?;
@@ -120,17 +125,37 @@ pub fn lower(config_json: &str, tensors: &[TensorInfo]) -> Result<Program, Lower
             known,
         });
     };
-    let mut config = ConfigReader::new(&values);
+    let closes = |values: &Map<String, Value>| attempt(family, values, tensors).0.is_ok();
+    let (lowered, findings) = attempt(family, &values, tensors);
+    lowered.map_err(|defects| {
+        let refused = Refused {
+            values: &values,
+            tensors,
+            findings: &findings,
+            defects,
+        };
+        LowerError::Defects(refused.explained(closes))
+    })
+}
+
+/// The program or all defects, and what reading the keys was like.
+fn attempt(
+    family: &Family,
+    values: &Map<String, Value>,
+    tensors: &[TensorInfo],
+) -> (Result<Program, Vec<Defect>>, Findings) {
+    let mut config = ConfigReader::new(values);
     config.ignore(&["model_type"]);
     let lowered = (family.lower)(&mut config, tensors);
+    let findings = config.findings();
     let mut defects = config.finish();
     if let Ok(program) = lowered {
         defects.extend(check_against(&program, tensors));
         if defects.is_empty() {
-            return Ok(program);
+            return (Ok(program), findings);
         }
     }
-    Err(LowerError::Defects(defects))
+    (Err(defects), findings)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! optional clip comes after those norms and also holds values; the weights of the chosen experts
 //! are softmax probabilities over all experts, renormalised only where `norm_topk_prob` says so.
 
-use crate::common::{Builder, check_size};
+use crate::common::{Builder, check_ends, check_size};
 use crate::config::{
     ConfigReader, Domain, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY,
     MAX_WIDTH, Rejected,
@@ -69,6 +69,7 @@ impl Config {
         let width = c.count("intermediate_size", MAX_WIDTH);
         let vocabulary = c.count("vocab_size", MAX_VOCABULARY);
         let context = c.count("max_position_embeddings", MAX_CONTEXT);
+        check_ends(c, vocabulary);
         let tied_head = c.optional_flag("tie_word_embeddings");
         // Values that shape no tensor: a bad one is a defect, and the tensors are checked all the
         // same with a stand-in that no program ever carries.
@@ -124,8 +125,7 @@ impl Config {
                 self.head_dim
             );
             result = Err(c.reject("head_dim", message));
-        }
-        if !self.heads.is_multiple_of(self.kv_heads) {
+        } else if !self.heads.is_multiple_of(self.kv_heads) {
             let message = format!(
                 "{} query heads cannot share {} key heads",
                 self.heads, self.kv_heads

@@ -56,11 +56,11 @@ fn read_kind<'c>(
                 [] => format!("is {kind}, but no type can be used here"),
                 known => format!("is {kind}, but only {} can be used", listed(known)),
             };
-            return Err(rope.reject(key, message));
+            return Err(rope.refuse(key, message));
         }
         if found.is_some_and(|other| other != kind) {
             let message = format!("is {}, but {} is another", shown(&kind.into()), KINDS[0]);
-            return Err(rope.reject(key, message));
+            return Err(rope.refuse(key, message));
         }
         found = Some(kind);
     }
@@ -111,7 +111,7 @@ fn refuse_scaling(c: &mut ConfigReader<'_>) -> Result<(), Rejected> {
             c.absorb(scaling);
             Ok(())
         }
-        Some((_, None)) => Err(c.reject(key, "has no type, and only \"default\" can be used")),
+        Some((_, None)) => Err(c.refuse(key, "has no type, and only \"default\" can be used")),
     }
 }
 
@@ -119,11 +119,11 @@ fn refuse_scaling(c: &mut ConfigReader<'_>) -> Result<(), Rejected> {
 pub(crate) fn refuse_rope(c: &mut ConfigReader<'_>) {
     let message = "can only be null, as nothing rotates in this family";
     if c.present("rope_theta").is_some() {
-        let _ = c.reject("rope_theta", message);
+        let _ = c.refuse("rope_theta", message);
     }
     for key in ["rope_parameters", "rope_scaling"] {
         if let Ok(Some(_)) = object_of_kind(c, key, PLAIN) {
-            let _ = c.reject(key, message);
+            let _ = c.refuse(key, message);
         }
     }
 }

@@ -6,8 +6,7 @@ mod common;
 mod damage;
 
 use common::{
-    check_bad_values, check_extra_tensors, defects, fixture, one_defect, program, tensor, with,
-    without,
+    check_bad_values, check_extra_tensors, fixture, one_defect, program, tensor, with, without,
 };
 use damage::{
     bytes, check_needed_keys, check_tensors, check_unknown_keys, lower_with_changed_bytes, slice,
@@ -18,7 +17,7 @@ use lamella_program::block::{
 };
 use lamella_program::operand::Coding;
 use lamella_program::program::StreamReduction;
-use lamella_program::{Defect, Program, Role, TensorInfo, state};
+use lamella_program::{Program, Role, TensorInfo, state};
 use serde_json::{Value, json};
 
 /// The configuration of the released model.
@@ -438,10 +437,6 @@ fn values_that_cannot_be_used_are_named() {
         text("topk_method", json!("greedy")),
         text("num_nextn_predict_layers", json!(1)),
         text("tie_word_embeddings", json!(true)),
-        text("rope_scaling.type", json!("yarn")),
-        text("rope_scaling", json!({"factor": 4.0})),
-        text("rope_parameters", json!({"rope_type": "default"})),
-        text("rope_theta", json!(10000.0)),
         text("num_experts", json!(5000)),
         text("num_experts_per_token", json!(13)),
         text("num_shared_experts", json!(65)),
@@ -520,7 +515,24 @@ fn keys_are_needed_known_or_defects() {
         assert_eq!(program(&more, &table), plain);
     }
     let bare = without(&config, "text_config.quantization_config");
-    assert_eq!(program(&bare, &table), plain);
+    let text = one_defect(&bare, &table);
+    let start = "config.json: text_config.quantization_config: is missing, and ";
+    assert!(text.starts_with(start), "{text}");
+}
+
+#[test]
+fn nothing_rotates() {
+    let (config, table) = fixture("kimi_k3-101");
+    let cases = [
+        ("text_config.rope_scaling.type", json!("yarn")),
+        ("text_config.rope_scaling", json!({"factor": 4.0})),
+        (
+            "text_config.rope_parameters",
+            json!({"rope_type": "default"}),
+        ),
+        ("text_config.rope_theta", json!(10000.0)),
+    ];
+    check_bad_values(&config, &table, &cases);
 }
 
 #[test]
@@ -531,16 +543,15 @@ fn options_reach_the_program() {
     let one = program(&with(&config, "num_experts_per_token", json!(1)), &table);
     assert_eq!(routed(&one, 1).router.weights, WeightRule::Raw);
     let open = with(&config, "mla_use_output_gate", json!(false));
-    let gates: Vec<_> = defects(&open, &table);
-    assert!(matches!(
-        &gates[..],
-        [Defect::UnclaimedTensor(_), Defect::UnclaimedTensor(_)]
-    ));
-    let without_gates: Vec<TensorInfo> = table
-        .iter()
-        .filter(|t| !gates.contains(&Defect::UnclaimedTensor(t.name.clone())))
-        .cloned()
-        .collect();
+    let text = one_defect(&open, &table);
+    let start = "config.json: mla_use_output_gate: is false, but the checkpoint fits true";
+    assert!(text.starts_with(start), "{text}");
+    let gate = |t: &&TensorInfo| {
+        let layer = t.name.split('.').nth(2).unwrap_or_default();
+        ["3", "5"].contains(&layer) && t.name.ends_with(".self_attn.g_proj.weight")
+    };
+    assert_eq!(table.iter().filter(gate).count(), 2);
+    let without_gates: Vec<TensorInfo> = table.iter().filter(|t| !gate(t)).cloned().collect();
     assert!(
         latent(&program(&open, &without_gates), 3)
             .output_gate

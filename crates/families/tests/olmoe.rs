@@ -54,6 +54,7 @@ fn small() -> Value {
             ("num_experts_per_tok", json!(2)),
             ("num_hidden_layers", json!(2)),
             ("vocab_size", json!(31)),
+            ("eos_token_id", json!(30)),
         ],
     )
 }

@@ -192,8 +192,14 @@ fn says_nothing(model: &str, path: &str) -> bool {
         .any(|key| key == "vision_config" || key == "audio_config");
     // Latent attention has no key heads, and its heads' size is the sum of two others.
     let latent = model.starts_with("glm") && ["head_dim", "num_key_value_heads"].contains(&last);
-    // Tokens that n-grams stop at are the only ones that enter a computation.
-    let ends = last == "eos_token_id" && !model.starts_with("qwen38");
+    // What ends a text is told by the tokenizer's files too; of some families a value beyond the
+    // vocabulary is refused, and Qwen3.8 computes with it.
+    let ends = last == "eos_token_id"
+        && ["inkling", "kimi_k3-101", "qwen3"]
+            .iter()
+            .any(|start| model.starts_with(start))
+        && !model.starts_with("qwen38")
+        && (path == last || !model.starts_with("kimi"));
     inside || latent || ends || inert.contains(&last)
 }
 

@@ -83,6 +83,12 @@ impl Experts {
     }
 }
 
+/// Whether most matrices of routed experts are in FP4 (`true`) or FP8; `None` where most are in no
+/// codes.
+pub(super) fn experts_in_fp4(sources: &Sources<'_>) -> Option<bool> {
+    Experts::of(sources).all.fp4()
+}
+
 /// The layer that a tensor of routed experts belongs to and which matrix it is, `w1.weight` or
 /// `down_proj`, the number of the expert left out.
 fn place(tensor: &str) -> Option<(&str, &str)> {

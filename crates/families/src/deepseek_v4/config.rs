@@ -1,10 +1,11 @@
 //! The keys of a DeepSeek V4 configuration, in the published spelling and in the one that
 //! transformers saves.
 
+use super::codes::experts_in_fp4;
 use super::names::scale_of;
 use super::rotation::{Rotation, read_rotation};
 use super::schedule::{Plan, read_schedule};
-use crate::common::{check_size, draft_depths, needs_no_blocks};
+use crate::common::{check_ends, check_size, draft_depths, needs_no_blocks};
 use crate::config::{
     ConfigReader, Domain, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY,
     MAX_WIDTH, Rejected,
@@ -72,11 +73,12 @@ impl Config {
         c: &mut ConfigReader<'_>,
         sources: &Sources<'_>,
     ) -> Result<Config, Rejected> {
-        read_fixed(c);
+        read_fixed(c, sources);
         let hidden = c.count("hidden_size", MAX_WIDTH);
         let layers = c.count("num_hidden_layers", MAX_LAYERS);
         let vocabulary = c.count("vocab_size", MAX_VOCABULARY);
         let context = c.count("max_position_embeddings", MAX_CONTEXT);
+        check_ends(c, vocabulary);
         let drafts = c.optional_whole("num_nextn_predict_layers", MAX_DRAFTS);
         // Values that shape no tensor: a bad one is a defect, and the tensors are checked all the
         // same with a stand-in that no program ever carries.
@@ -112,7 +114,7 @@ impl Config {
 }
 
 /// Keys of which one value is expressed.
-fn read_fixed(c: &mut ConfigReader<'_>) {
+fn read_fixed(c: &mut ConfigReader<'_>, sources: &Sources<'_>) {
     c.require("hidden_act", &json!("silu"));
     c.require("num_key_value_heads", &json!(1));
     c.require("n_shared_experts", &json!(1));
@@ -124,7 +126,7 @@ fn read_fixed(c: &mut ConfigReader<'_>) {
     c.require_if_present("mlp_bias", &json!(false));
     // Noise of training.
     c.ignore(&["router_jitter_noise"]);
-    read_expert_dtype(c);
+    read_expert_dtype(c, sources);
 }
 
 impl Streams {
@@ -194,12 +196,23 @@ impl Experts {
     }
 }
 
-/// What the experts are stored in. The tensors' own types decide; the key is only checked.
-fn read_expert_dtype(c: &mut ConfigReader<'_>) {
-    if let Ok(Some(dtype)) = c.optional_text("expert_dtype")
-        && !matches!(dtype, "fp4" | "fp8")
-    {
-        let _ = c.reject("expert_dtype", "is neither \"fp4\" nor \"fp8\"");
+/// What the experts are stored in. The tensors' own types decide; the key is only checked. Experts
+/// in plain numbers were decoded, and of those it says what they were.
+fn read_expert_dtype(c: &mut ConfigReader<'_>, sources: &Sources<'_>) {
+    let key = "expert_dtype";
+    let said = match c.optional_text(key) {
+        Ok(Some("fp4")) => true,
+        Ok(Some("fp8")) => false,
+        Ok(Some(_)) => {
+            let _ = c.refuse(key, "is neither \"fp4\" nor \"fp8\"");
+            return;
+        }
+        _ => return,
+    };
+    if experts_in_fp4(sources) == Some(!said) {
+        let [said, stored] = if said { ["fp4", "FP8"] } else { ["fp8", "FP4"] };
+        let message = format!("is {said:?}, but the experts are stored in {stored}");
+        let _ = c.refuse(key, message);
     }
 }
 
@@ -220,11 +233,11 @@ fn read_quantisation(
     q.require_if_present("scale_fmt", &json!("ue8m0"));
     // How inputs were rounded when the model was served; the weights are the same numbers.
     q.require_if_present("activation_scheme", &json!("dynamic"));
-    read_expert_dtype(&mut q);
+    read_expert_dtype(&mut q, sources);
     let block = match q.optional_wholes("weight_block_size", MAX_WIDTH, 2) {
         Err(rejected) => Err(rejected),
         Ok(Some(sides)) if sides.len() == 2 && !sides.contains(&0) => Ok([sides[0], sides[1]]),
-        Ok(_) => Err(q.reject("weight_block_size", "is not the two sides of a block")),
+        Ok(_) => Err(q.refuse("weight_block_size", "is not the two sides of a block")),
     };
     c.absorb(q);
     block

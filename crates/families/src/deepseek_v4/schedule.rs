@@ -1,6 +1,7 @@
 //! What each layer is: which earlier tokens it compresses, and how it chooses experts.
 
 use super::config::MAX_DRAFTS;
+use crate::common::settled;
 use crate::config::{ConfigReader, MAX_LAYERS, Rejected};
 
 /// Most tokens in one compressed entry that are believed.
@@ -49,7 +50,7 @@ pub(super) fn read_schedule(
         Some(types) => Some(by_types(c, &types, rates, layers)?),
         None => None,
     };
-    let compression = agreed(c, published, saved, ["compress_ratios", "layer_types"])?;
+    let compression = settled(c, ["compress_ratios", "layer_types"], published, saved)?;
     if let Some([_, rate]) = rates {
         let other = |kind: &_| matches!(kind, Compression::Plain(ratio) if *ratio != rate);
         if compression.iter().any(other) {
@@ -61,26 +62,12 @@ pub(super) fn read_schedule(
         Some(kinds) => Some(by_kinds(c, &kinds, layers)?),
         None => None,
     };
-    let hashed = agreed(c, published, saved, ["num_hash_layers", "mlp_layer_types"])?;
+    let hashed = settled(c, ["num_hash_layers", "mlp_layer_types"], published, saved)?;
     let plan = |(compression, hashed)| Plan {
         compression,
         hashed,
     };
     Ok(compression.into_iter().zip(hashed).map(plan).collect())
-}
-
-/// The value of whichever spelling is there.
-fn agreed<T: PartialEq>(
-    c: &mut ConfigReader<'_>,
-    published: Option<Vec<T>>,
-    saved: Option<Vec<T>>,
-    [key, other]: [&str; 2],
-) -> Result<Vec<T>, Rejected> {
-    match (published, saved) {
-        (Some(a), Some(b)) if a != b => Err(c.reject(key, format!("contradicts {other}"))),
-        (Some(list), _) | (None, Some(list)) => Ok(list),
-        (None, None) => Err(c.reject(key, format!("is missing, and {other} too"))),
-    }
 }
 
 /// `compress_ratios`: one number a layer, then one a draft head, which only has a window.
@@ -91,7 +78,7 @@ fn by_ratios(
     drafts: usize,
 ) -> Result<Vec<Compression>, Rejected> {
     let key = "compress_ratios";
-    if ratios.len() != layers && ratios.len() != layers + drafts {
+    if ratios.len() != layers + drafts {
         let message = format!(
             "has {} entries for {layers} layers and {drafts} draft heads",
             ratios.len()

@@ -1,6 +1,8 @@
 //! The configuration of GLM.
 
-use crate::common::{check_mixed_size, choices, draft_depths, numbered, read_block_fp8};
+use crate::common::{
+    check_ends, check_mixed_size, choices, draft_depths, numbered, read_block_fp8, settled,
+};
 use crate::config::{
     ConfigReader, Domain, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY,
     MAX_WIDTH, Rejected,
@@ -105,6 +107,7 @@ impl Config {
         let dense_width = c.count("intermediate_size", MAX_WIDTH);
         let vocabulary = c.count("vocab_size", MAX_VOCABULARY);
         let context = c.count("max_position_embeddings", MAX_CONTEXT);
+        check_ends(c, vocabulary);
         let biases = c.optional_flag("attention_bias");
         let tied_head = c.optional_flag("tie_word_embeddings");
         let draft_layers = c.optional_whole("num_nextn_predict_layers", MAX_LAYERS);
@@ -163,12 +166,10 @@ impl Config {
         let (e, index) = (&self.experts, &self.index);
         if !self.rope_dim.is_multiple_of(2) {
             result = Err(c.reject("qk_rope_head_dim", "is odd, and channels rotate in pairs"));
-        }
-        if head_dim.is_some_and(|n| n != self.nope_dim + self.rope_dim) {
+        } else if head_dim.is_some_and(|n| n != self.nope_dim + self.rope_dim) {
             let message = "is not qk_nope_head_dim + qk_rope_head_dim";
             result = Err(c.reject("qk_head_dim", message));
-        }
-        if index.dim < self.rope_dim {
+        } else if index.dim < self.rope_dim {
             let message = format!("is less than the {} rotated channels", self.rope_dim);
             result = Err(c.reject("index_head_dim", message));
         }
@@ -212,8 +213,8 @@ impl Experts {
         let top_k = c.count("num_experts_per_tok", MAX_EXPERTS);
         let width = c.count("moe_intermediate_size", MAX_WIDTH);
         let shared = c.count("n_shared_experts", MAX_EXPERTS);
-        let groups = c.optional_count("n_group", MAX_EXPERTS);
-        let top_groups = c.optional_count("topk_group", MAX_EXPERTS);
+        let groups = c.count_or("n_group", MAX_EXPERTS, 1);
+        let top_groups = c.count_or("topk_group", MAX_EXPERTS, 1);
         let renormalise = c.flag("norm_topk_prob").unwrap_or(false);
         let scale = c
             .number("routed_scaling_factor", Domain::Factor)
@@ -223,8 +224,8 @@ impl Experts {
             top_k: top_k?,
             width: width?,
             shared: shared?,
-            groups: groups?.unwrap_or(1),
-            top_groups: top_groups?.unwrap_or(1),
+            groups: groups?,
+            top_groups: top_groups?,
             renormalise,
             scale,
         })
@@ -270,18 +271,20 @@ fn read_sparse(
 ) -> Result<Vec<bool>, Rejected> {
     let dense = c.optional_whole("first_k_dense_replace", MAX_LAYERS);
     let types = c.optional_texts("mlp_layer_types", MAX_LAYERS);
-    match (types?, dense?) {
-        // The list wins, as in transformers, whatever the older key says beside it.
-        (Some(types), _) => choices(c, "mlp_layer_types", &types, ["dense", "sparse"], count?),
-        (None, Some(dense)) => Ok((0..count?).map(|index| index >= dense).collect()),
-        (None, None) => Err(c.reject(
-            "mlp_layer_types",
-            "is missing, and so is first_k_dense_replace",
-        )),
-    }
+    let dense = match dense? {
+        Some(dense) => Some((0..count?).map(|index| index >= dense).collect()),
+        None => None,
+    };
+    let (key, words) = ("mlp_layer_types", ["dense", "sparse"]);
+    let types = match types? {
+        Some(types) => Some(choices(c, key, &types, words, count?)?),
+        None => None,
+    };
+    settled(c, ["first_k_dense_replace", key], dense, types)
 }
 
-/// Which layers have an indexer: the list, or a pattern, or every `freq`-th layer behind an offset.
+/// Which layers have an indexer: the list, or a pattern, or every `freq`-th layer behind an offset,
+/// or several of these, as in the released file.
 fn read_selects(
     c: &mut ConfigReader<'_>,
     count: Result<usize, Rejected>,
@@ -291,32 +294,40 @@ fn read_selects(
     let offset = c.optional_whole("index_skip_topk_offset", MAX_LAYERS);
     let types = c.optional_texts("indexer_types", MAX_LAYERS);
     let pattern = read_pattern(c);
-    let (every, offset) = (every?.unwrap_or(1), offset?.unwrap_or(2));
-    let (key, selects) = match (types?, pattern?) {
-        (Some(types), _) => (
-            "indexer_types",
-            choices(c, "indexer_types", &types, WORDS, count?),
-        ),
-        (None, Some(types)) => {
-            let key = "index_topk_pattern";
-            (key, choices(c, key, &types, WORDS, count?))
-        }
-        (None, None) => {
-            let chosen = |index: usize| (index + 1).saturating_sub(offset).is_multiple_of(every);
-            (
-                "index_skip_topk_offset",
-                Ok((0..count?).map(chosen).collect()),
-            )
+    let (every, offset, count) = (every?, offset?.unwrap_or(2), count?);
+    let mut listed = |key, words: Option<Vec<&str>>| match words {
+        Some(words) => choices(c, key, &words, WORDS, count).map(Some),
+        None => Ok(None),
+    };
+    let list = listed("indexer_types", types?)?;
+    let pattern = listed("index_topk_pattern", pattern?)?;
+    let stride = |every: usize| {
+        let chosen = |index: usize| (index + 1).saturating_sub(offset).is_multiple_of(every);
+        (0..count).map(chosen).collect::<Vec<bool>>()
+    };
+    let stride = match (every, &list, &pattern) {
+        (Some(every), ..) => Some(stride(every)),
+        (None, None, None) => Some(stride(1)),
+        _ => None,
+    };
+    let (key, list) = match (list, pattern) {
+        (None, None) => ("index_skip_topk_offset", None),
+        (None, pattern) => ("index_topk_pattern", pattern),
+        (list, None) => ("indexer_types", list),
+        (list, pattern) => {
+            let keys = ["index_topk_pattern", "indexer_types"];
+            (keys[1], Some(settled(c, keys, pattern, list)?))
         }
     };
-    let selects = selects?;
-    match selects.first() {
-        Some(false) => {
-            let message = "the first layer has no earlier one whose selection it could share";
-            Err(c.reject(key, message))
-        }
-        _ => Ok(selects),
+    if let Some(false) = list
+        .as_ref()
+        .or(stride.as_ref())
+        .and_then(|list| list.first())
+    {
+        let message = "the first layer has no earlier one whose selection it could share";
+        return Err(c.reject(key, message));
     }
+    settled(c, ["index_topk_freq", key], stride, list)
 }
 
 /// A pattern is a text of the letters F and S, or a list of words.

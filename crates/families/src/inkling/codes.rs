@@ -79,7 +79,7 @@ impl Codes {
         let beside = read_scheme(c);
         let inside = read_scheme(text);
         let scheme = match (beside?, inside?) {
-            (Some(_), Some(_)) => return Err(c.reject(KEY, "stands in text_config too")),
+            (Some(_), Some(_)) => return Err(c.refuse(KEY, "stands in text_config too")),
             (Some(scheme), None) => Some((scheme, KEY.to_owned())),
             (None, inside) => inside.map(|scheme| (scheme, format!("text_config.{KEY}"))),
         };
@@ -131,7 +131,7 @@ impl Codes {
             let Some((scheme, key)) = &self.scheme else {
                 if sources.has(&format!("{map}{PACKED}")) {
                     let message = format!("is missing, and {map}{PACKED} needs it");
-                    let _ = c.reject(KEY, message);
+                    let _ = c.refuse(KEY, message);
                     return;
                 }
                 continue;
@@ -145,19 +145,16 @@ impl Codes {
             if meant == stored {
                 continue;
             }
-            let (list, message) = match (meant, stored) {
-                (_, Stored::Numbers) => ("config_groups", "which is stored as plain numbers"),
-                (Stored::Numbers, _) if scheme.ignores(&names) => {
-                    ("ignore", "which is stored in codes")
-                }
+            let message = match (meant, stored) {
                 (Stored::Numbers, _) => {
-                    let message = format!("cover no {map}, which is stored in codes");
-                    let _ = c.reject(&format!("{key}.config_groups"), message);
+                    let _ = scheme.refuse_codes(c, &format!("{key}."), &map, &names);
                     continue;
                 }
-                _ => ("config_groups", "which is stored in other codes"),
+                (_, Stored::Numbers) => "which is stored as plain numbers",
+                _ => "which is stored in other codes",
             };
-            let _ = c.reject(&format!("{key}.{list}"), format!("covers {map}, {message}"));
+            let message = format!("covers {map}, {message}");
+            let _ = c.refuse(&format!("{key}.config_groups"), message);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::codes::Codes;
 use super::drafts::{self, Drafts};
+use crate::common::{language_model, named_twice, settled};
 use crate::config::{
     ConfigReader, Domain, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY,
     MAX_WIDTH, Rejected,
@@ -9,7 +10,6 @@ use crate::config::{
 use crate::rope_keys::refuse_rope;
 use crate::sources::Sources;
 use serde_json::json;
-use std::collections::HashSet;
 
 /// Taps of a short convolution that are believed.
 const MAX_TAPS: usize = 64;
@@ -95,11 +95,10 @@ impl Config {
         c.ignore(INERT_OUTSIDE);
         c.require_if_present("tie_word_embeddings", &json!(false));
         let drafts = drafts::read_published(c);
-        let text = c.object("text_config")?;
-        let mut text = text.ok_or_else(|| c.reject("text_config", "is missing"))?;
+        let mut text = language_model(c, true)?.ok_or(Rejected)?;
         text.ignore_inert();
         text.ignore(INERT);
-        let drafts = drafts::settle(&mut text, drafts, sources);
+        let drafts = drafts::settle(c, &mut text, drafts, sources);
         let codes = Codes::read(c, &mut text);
         let config = Config::read_text(&mut text);
         let config = config.and_then(|mut config| {
@@ -220,7 +219,7 @@ impl Config {
                 self.experts,
                 sources.len()
             );
-            return Err(c.reject("num_hidden_layers", message));
+            return Err(c.refuse("num_hidden_layers", message));
         }
         Ok(self)
     }
@@ -323,17 +322,11 @@ fn read_kinds(
         return Err(c.reject("local_layer_ids", message));
     }
     let ids = ids.map(|ids| (0..depth).map(|i| ids.contains(&i)).collect());
-    let local = settle(c, ["local_layer_ids", "layer_types"], ids, local?);
+    let local = settled(c, ["local_layer_ids", "layer_types"], ids, local?);
     let leading = first_sparse?.map(|n| (0..depth).map(|i| i < n).collect());
-    let dense = settle(c, ["dense_mlp_idx", "mlp_layer_types"], leading, dense?);
+    let dense = settled(c, ["dense_mlp_idx", "mlp_layer_types"], leading, dense?);
     let kinds = local?.into_iter().zip(dense?);
     Ok(kinds.map(|(local, dense)| Kind { local, dense }).collect())
-}
-
-/// The first number that stands in a list before.
-fn named_twice(ids: &[usize]) -> Option<usize> {
-    let mut seen = HashSet::new();
-    ids.iter().copied().find(|id| !seen.insert(*id))
 }
 
 /// For each layer whether its type is the first of `types`.
@@ -362,20 +355,4 @@ fn read_types(
         return Err(c.reject(key, message));
     }
     Ok(Some(found.iter().map(|text| *text == types[0]).collect()))
-}
-
-/// One of two spellings of the same thing.
-fn settle(
-    c: &mut ConfigReader<'_>,
-    [published, other]: [&str; 2],
-    first: Option<Vec<bool>>,
-    second: Option<Vec<bool>>,
-) -> Result<Vec<bool>, Rejected> {
-    match (first, second) {
-        (Some(a), Some(b)) if a != b => {
-            Err(c.reject(published, format!("says something else than {other}")))
-        }
-        (Some(kinds), _) | (None, Some(kinds)) => Ok(kinds),
-        (None, None) => Err(c.reject(published, "is missing, and this family needs it")),
-    }
 }

@@ -69,6 +69,7 @@ pub(super) fn read_published(c: &mut ConfigReader<'_>) -> Result<Option<Keys>, R
 
 /// Reads what re-exports say inside the text model, and settles on one.
 pub(super) fn settle(
+    c: &mut ConfigReader<'_>,
     text: &mut ConfigReader<'_>,
     published: Result<Option<Keys>, Rejected>,
     sources: &Sources<'_>,
@@ -76,6 +77,7 @@ pub(super) fn settle(
     text.require_if_present("mtp_hidden_states_first", &json!(true));
     let other = Keys::read(text, OTHER);
     let (published, other) = (published?, other?);
+    let beside = published.is_some();
     let published = published.unwrap_or(Keys {
         count: None,
         local: None,
@@ -87,13 +89,21 @@ pub(super) fn settle(
     if sources.names(|name| name.starts_with(PREFIX)).is_empty() {
         return Ok(Drafts::default());
     }
+    // The key is that of the spelling which the file has.
+    let mut reject = |key: usize, message: &str| match beside {
+        true => c.reject(&format!("mtp_config.{}", PUBLISHED[key]), message),
+        false => text.reject(OTHER[key], message),
+    };
     let (Some(count), Some(local)) = (count, local) else {
-        let key = OTHER[usize::from(count.is_some())];
-        return Err(text.reject(key, "is missing, and the draft heads need it"));
+        let key = usize::from(count.is_some());
+        return Err(reject(
+            key,
+            "is missing or null, and the draft heads need it",
+        ));
     };
     if let Some(id) = local.iter().find(|&&id| id >= count) {
         let message = format!("names draft head {id} of {count}");
-        return Err(text.reject(OTHER[1], message));
+        return Err(reject(1, &message));
     }
     Ok(Drafts {
         local: (0..count).map(|id| local.contains(&id)).collect(),

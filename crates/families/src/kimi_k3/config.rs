@@ -1,7 +1,8 @@
 //! The keys of a Kimi K3 configuration.
 
-use crate::common::check_size;
-use crate::compressed::{MXFP4, Scheme};
+use super::PACKED;
+use crate::common::{check_ends, check_size, language_model};
+use crate::compressed::{Format, MXFP4, Scheme};
 use crate::config::{
     ConfigReader, Domain, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY,
     MAX_WIDTH, Rejected,
@@ -120,9 +121,7 @@ impl Config {
             "vision_config",
         ]);
         c.require_if_present("tie_word_embeddings", &json!(false));
-        let Some(mut text) = c.object("text_config")? else {
-            return Err(c.reject("text_config", "is missing, and this family needs it"));
-        };
+        let mut text = language_model(c, true)?.ok_or(Rejected)?;
         text.ignore_inert();
         text.require("model_type", &json!("kimi_linear"));
         let config = Config::read(&mut text, sources);
@@ -141,6 +140,7 @@ impl Config {
         let hidden = c.count("hidden_size", MAX_WIDTH);
         let layers = c.count("num_hidden_layers", MAX_LAYERS);
         let vocabulary = c.count("vocab_size", MAX_VOCABULARY);
+        check_ends(c, vocabulary);
         let context = c.count("max_position_embeddings", MAX_CONTEXT);
         let seal_every = c.count("attn_res_block_size", MAX_LAYERS);
         let dense_layers = read_dense_layers(c, layers.unwrap_or(MAX_LAYERS));
@@ -159,7 +159,7 @@ impl Config {
         let latent = Latent::read(c);
         let linear = read_linear(c, layers.ok());
         let experts = Experts::read(c);
-        read_quantisation(c);
+        read_quantisation(c, sources);
         let layers = layers?;
         let (delta_layers, delta) = linear?;
         let config = Config {
@@ -248,7 +248,7 @@ impl Experts {
     fn read(c: &mut ConfigReader<'_>) -> Result<Experts, Rejected> {
         let count = c.count("num_experts", MAX_EXPERTS);
         let top_k = c.count("num_experts_per_token", MAX_EXPERTS);
-        let shared = c.optional_whole("num_shared_experts", MAX_SHARED);
+        let shared = c.whole_or("num_shared_experts", MAX_SHARED, 0);
         let width = c.count("moe_intermediate_size", MAX_WIDTH);
         let latent = c.count("routed_expert_hidden_size", MAX_WIDTH);
         let latent_norm = c.flag("latent_moe_use_norm");
@@ -267,7 +267,7 @@ impl Experts {
             width,
             latent: latent?,
             latent_norm: latent_norm?,
-            shared_width: shared?.unwrap_or(0) * width,
+            shared_width: shared? * width,
             // Of one expert the score is the weight.
             renormalise: renormalise.unwrap_or(false) && top_k > 1,
             scale,
@@ -306,11 +306,11 @@ fn read_pattern(
     linear: &mut ConfigReader<'_>,
     layers: Option<usize>,
 ) -> Result<Vec<bool>, Rejected> {
-    let most = layers.unwrap_or(MAX_LAYERS);
-    let delta = linear.optional_wholes("kda_layers", most, most);
-    let full = linear.optional_wholes("full_attn_layers", most, most);
+    let delta = linear.optional_wholes("kda_layers", MAX_LAYERS, MAX_LAYERS);
+    let full = linear.optional_wholes("full_attn_layers", MAX_LAYERS, MAX_LAYERS);
     let (delta, full) = (delta?, full?);
-    let mut pattern = vec![None; layers.ok_or(Rejected)?];
+    let count = layers.ok_or(Rejected)?;
+    let mut pattern = vec![None; count];
     for (key, list, is_delta) in [
         ("kda_layers", delta, true),
         ("full_attn_layers", full, false),
@@ -323,7 +323,10 @@ fn read_pattern(
                 .checked_sub(1)
                 .and_then(|index| pattern.get_mut(index));
             match place {
-                None => return Err(linear.reject(key, "counts layers from 1, but names layer 0")),
+                None => {
+                    let message = format!("names layer {layer}, but they count from 1 to {count}");
+                    return Err(linear.reject(key, message));
+                }
                 Some(Some(_)) => {
                     return Err(linear.reject(key, format!("names layer {layer} once more")));
                 }
@@ -339,13 +342,32 @@ fn read_pattern(
     Ok(pattern.into_iter().flatten().collect())
 }
 
-/// Checks that `quantization_config`, where there is one, means MXFP4 weights. Which matrices are
-/// in it is decided by the tensors themselves: the published list of those left alone leaves out
-/// some that are in BF16.
-fn read_quantisation(c: &mut ConfigReader<'_>) {
-    if let Ok(Some(mut q)) = c.object("quantization_config") {
-        let method = q.require_kind("quant_method", &json!("compressed-tensors"));
-        let _ = method.and_then(|()| Scheme::read(&mut q, &[MXFP4]));
-        c.absorb(q);
+/// Checks that `quantization_config` means MXFP4 weights, and those that are. Which matrices are in
+/// it is decided by the tensors themselves: the published list of those left alone leaves out some
+/// that are in BF16.
+fn read_quantisation(c: &mut ConfigReader<'_>, sources: &Sources<'_>) {
+    let key = "quantization_config";
+    let packed = sources.names(|name| name.ends_with(PACKED));
+    let mut q = match (c.object(key), packed.first()) {
+        (Ok(Some(q)), _) => q,
+        (Ok(None), Some(name)) => {
+            let _ = c.refuse(key, format!("is missing, and {name} needs it"));
+            return;
+        }
+        _ => return,
+    };
+    let method = q.require_kind("quant_method", &json!("compressed-tensors"));
+    if let Ok(scheme) = method.and_then(|()| Scheme::read(&mut q, &[MXFP4])) {
+        let maps = packed.iter().filter_map(|name| name.strip_suffix(PACKED));
+        for map in maps.map(|map| map.trim_end_matches('.')) {
+            // Lists may name modules of the language model alone.
+            let short = map.trim_start_matches(super::COMPOSITE);
+            let names = [map, short].map(str::to_owned);
+            if scheme.format(&names) != Some(Format::Mxfp4) {
+                let _ = scheme.refuse_codes(&mut q, "", map, &names);
+                break;
+            }
+        }
     }
+    c.absorb(q);
 }

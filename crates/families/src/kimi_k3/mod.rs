@@ -31,7 +31,7 @@ pub(crate) fn lower(
     let composite = reader.optional_text("model_type")? == Some("kimi_k3");
     let (config, prefix) = if composite {
         let config = Config::read_composite(reader, &sources)?;
-        (config, "language_model.")
+        (config, COMPOSITE)
     } else {
         (Config::read(reader, &sources)?, "")
     };
@@ -48,6 +48,8 @@ pub(crate) fn lower(
     Ok(lowering.program(unused))
 }
 
+/// Start of the names of the language model beside a vision tower.
+const COMPOSITE: &str = "language_model.";
 /// What ends the name of a matrix in two codes a byte, and that of its scales.
 const PACKED: &str = "weight_packed";
 const SCALE: &str = "weight_scale";

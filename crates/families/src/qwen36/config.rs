@@ -1,7 +1,9 @@
 //! The configuration of the Qwen3.5 line: at the top level, or under `text_config` where a vision
 //! tower comes along.
 
-use crate::common::{check_mixed_size, choices, draft_depths, read_block_fp8};
+use crate::common::{
+    check_mixed_size, choices, draft_depths, language_model, read_block_fp8, settled,
+};
 use crate::config::{
     ConfigReader, Domain, MAX_CONTEXT, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH, Rejected,
 };
@@ -98,7 +100,7 @@ impl Config {
             block: read_block_fp8(c, sources),
             wrapped: false,
         };
-        let Some(mut text) = c.object("text_config")? else {
+        let Some(mut text) = language_model(c, false)? else {
             return Config::read_text(c, sources, outer);
         };
         outer.wrapped = true;
@@ -140,7 +142,7 @@ impl Config {
         let attention = qwen_keys::read_attention(c, ROTATED_SHARE);
         let vocabulary = c.count("vocab_size", MAX_VOCABULARY);
         let context = c.count("max_position_embeddings", MAX_CONTEXT);
-        let draft_layers = c.optional_whole("mtp_num_hidden_layers", MAX_LAYERS);
+        let draft_layers = c.whole_or("mtp_num_hidden_layers", MAX_LAYERS, 1);
         let delta = qwen_keys::read_delta(c, Activation::Silu);
         let mixture = match outer.line {
             Line::Dense => Ok(None),
@@ -163,9 +165,7 @@ impl Config {
             context: context?,
             eps,
             tied_head: outer.tied_head?.unwrap_or(false),
-            draft_layers: draft_depths(sources, draft_layers?.unwrap_or(1), |name| {
-                name.starts_with("mtp.")
-            }),
+            draft_layers: draft_depths(sources, draft_layers?, |name| name.starts_with("mtp.")),
             block: outer.block?,
         };
         config.check_geometry(c)?;
@@ -205,21 +205,22 @@ fn require_fixed(c: &mut ConfigReader<'_>, line: Line) {
     }
 }
 
-/// What each layer is. The list of mixers goes before the interval of those that attend.
+/// What each layer is: a list of mixers, the interval of those that attend, or both.
 fn read_layers(c: &mut ConfigReader<'_>, line: Line) -> Result<Vec<Kind>, Rejected> {
     const WORDS: [&str; 2] = ["linear_attention", "full_attention"];
     let count = c.count("num_hidden_layers", MAX_LAYERS);
     let interval = c.optional_count("full_attention_interval", MAX_LAYERS);
     let types = c.optional_texts("layer_types", MAX_LAYERS);
     let sparse = read_sparse(c, line, count);
-    let attends = match (types?, interval?) {
-        (Some(types), _) => choices(c, "layer_types", &types, WORDS, count?)?,
-        (None, Some(n)) => (1..=count?).map(|index| index.is_multiple_of(n)).collect(),
-        (None, None) => {
-            let message = "is missing, and so is full_attention_interval";
-            return Err(c.reject("layer_types", message));
-        }
+    let types = match types? {
+        Some(types) => Some(choices(c, "layer_types", &types, WORDS, count?)?),
+        None => None,
     };
+    let every = match interval? {
+        Some(n) => Some((1..=count?).map(|index| index.is_multiple_of(n)).collect()),
+        None => None,
+    };
+    let attends = settled(c, ["full_attention_interval", "layer_types"], every, types)?;
     let pairs = attends.into_iter().zip(sparse?);
     Ok(pairs
         .map(|(attends, sparse)| Kind { attends, sparse })

@@ -42,7 +42,7 @@ impl Codes {
             Ok(Some("NVFP4" | "MIXED_PRECISION")) => Ok(Codes::ModelOpt),
             Ok(_) => {
                 let known = "\"NVFP4\" and \"MIXED_PRECISION\"";
-                Err(q.reject("quant_algo", format!("is not known here, only {known} are")))
+                Err(q.refuse("quant_algo", format!("is not known here, only {known} are")))
             }
             Err(rejected) => Err(rejected),
         };
@@ -102,7 +102,7 @@ fn needs_no_model_opt(c: &mut ConfigReader<'_>, sources: &Sources<'_>) -> Result
         None => Ok(()),
         Some(name) => {
             let message = format!("is missing, and {name} is in codes");
-            Err(c.reject("quantization_config", message))
+            Err(c.refuse("quantization_config", message))
         }
     }
 }

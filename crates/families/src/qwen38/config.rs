@@ -2,7 +2,7 @@
 
 use super::codes::Codes;
 use super::ngram_keys::{Ngram, read_ngram};
-use crate::common::{check_size, draft_depths};
+use crate::common::{check_size, draft_depths, language_model, settled};
 use crate::config::{
     ConfigReader, Domain, MAX_CONTEXT, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH, Rejected,
 };
@@ -68,7 +68,7 @@ impl Config {
         sources: &Sources<'_>,
     ) -> Result<Config, Rejected> {
         let codes = Codes::read(c, sources);
-        let text = c.object("text_config");
+        let text = language_model(c, false);
         if let Ok(None) = text {
             let mut config = Config::read_text(c)?;
             config.check_size(c, sources)?;
@@ -203,9 +203,13 @@ fn read_kinds(
     ];
     let interval = c.optional_count("full_attention_interval", MAX_LAYERS);
     let found = c.optional_texts("layer_types", MAX_LAYERS);
-    let (depth, interval) = (depth?, interval?.unwrap_or(4));
+    let (depth, interval) = (depth?, interval?);
+    let every = |interval| {
+        let layers = (1..=depth).map(|n: usize| !n.is_multiple_of(interval));
+        layers.collect::<Vec<_>>()
+    };
     let Some(found) = found? else {
-        return Ok((1..=depth).map(|n| !n.is_multiple_of(interval)).collect());
+        return Ok(every(interval.unwrap_or(4)));
     };
     if found.len() != depth {
         let message = format!(
@@ -222,7 +226,9 @@ fn read_kinds(
         );
         return Err(c.reject("layer_types", message));
     }
-    Ok(found.iter().map(|kind| *kind == RECURRENT).collect())
+    let listed = found.iter().map(|kind| *kind == RECURRENT).collect();
+    let keys = ["full_attention_interval", "layer_types"];
+    settled(c, keys, interval.map(every), Some(listed))
 }
 
 fn read_index(c: &mut ConfigReader<'_>) -> Result<Index, Rejected> {
@@ -261,7 +267,8 @@ fn read_delta(c: &mut ConfigReader<'_>) -> Result<DeltaHeads, Rejected> {
 /// Layers of the draft heads; one where nothing is said. They are like the model's layers that
 /// attend.
 fn read_drafts(c: &mut ConfigReader<'_>, theta: Option<f64>) -> Result<usize, Rejected> {
-    let count = c.optional_whole("mtp_num_hidden_layers", MAX_LAYERS);
+    let given = c.has("mtp_num_hidden_layers");
+    let count = c.whole_or("mtp_num_hidden_layers", MAX_LAYERS, 1);
     let mut inner = Ok(None);
     if let Some(mut draft) = c.object("mtp")? {
         inner = draft.optional_whole("num_hidden_layers", MAX_LAYERS);
@@ -282,10 +289,10 @@ fn read_drafts(c: &mut ConfigReader<'_>, theta: Option<f64>) -> Result<usize, Re
         c.absorb(draft);
     }
     match (count?, inner?) {
-        (Some(a), Some(b)) if a != b => {
+        (a, Some(b)) if given && a != b => {
             let message = format!("is {a}, but mtp.num_hidden_layers is {b}");
             Err(c.reject("mtp_num_hidden_layers", message))
         }
-        (a, b) => Ok(a.or(b).unwrap_or(1)),
+        (a, b) => Ok(b.unwrap_or(a)),
     }
 }

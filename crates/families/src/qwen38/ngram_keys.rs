@@ -1,5 +1,6 @@
 //! Configuration keys of the n-gram embeddings.
 
+use crate::common::{named_twice, no_such_token};
 use crate::config::{ConfigReader, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH, Rejected};
 use crate::qwen_keys::MAX_TAPS;
 
@@ -59,27 +60,29 @@ pub(super) fn read_ngram(
     c: &mut ConfigReader<'_>,
     sizes: Result<[usize; 3], Rejected>,
 ) -> Result<Option<Ngram>, Rejected> {
+    // What is not said is what the published class assumes.
     let ids = c.optional_wholes("ple_layer_ids", MAX_LAYERS, MAX_LAYERS);
-    let width = c.optional_count("ple_embed_dim", MAX_WIDTH);
-    let taps = c.optional_count("ple_conv_kernel_size", MAX_TAPS);
-    let longest = c.optional_count("ngram_size", MAX_NGRAM);
-    let heads = c.optional_count("heads_per_ngram", MAX_HASH_HEADS);
-    let base = c.optional_count("ngram_vocab_size_base", MAX_HASH_ROWS);
-    let multiple = c.optional_count("make_ngram_vocab_size_divisible_by", MAX_VOCABULARY);
-    let shards = c.optional_count("split_ngram_parts", MAX_VOCABULARY);
+    let hidden = sizes.map_or(1, |[hidden, ..]| hidden);
+    let width = c.count_or("ple_embed_dim", MAX_WIDTH, hidden);
+    let taps = c.count_or("ple_conv_kernel_size", MAX_TAPS, 4);
+    let longest = c.count_or("ngram_size", MAX_NGRAM, 3);
+    let heads = c.count_or("heads_per_ngram", MAX_HASH_HEADS, 8);
+    let base = c.count_or("ngram_vocab_size_base", MAX_HASH_ROWS, 20_000_000);
+    let multiple = c.count_or("make_ngram_vocab_size_divisible_by", MAX_VOCABULARY, 128);
+    let shards = c.count_or("split_ngram_parts", MAX_VOCABULARY, 512);
     // Any seed gives a model of the same cost.
-    let seed = c.optional_whole("seed", usize::MAX);
+    let seed = c.whole_or("seed", usize::MAX, 1234);
     let boundary = c.optional_first_whole("eos_token_id", MAX_VOCABULARY);
-    let [hidden, depth, vocabulary] = sizes?;
+    let [_, depth, vocabulary] = sizes?;
     let mut ids = ids?.unwrap_or_default();
+    if let Some(id) = named_twice(&ids) {
+        return Err(c.reject("ple_layer_ids", format!("names layer {id} once more")));
+    }
     ids.sort_unstable();
-    ids.dedup();
-    let rejected = [
-        width, taps, longest, heads, base, multiple, shards, seed, boundary,
-    ];
-    for read in rejected {
+    for read in [width, taps, longest, heads, base, multiple, shards, seed] {
         read?;
     }
+    let boundary = boundary?;
     if ids.is_empty() {
         return Ok(None);
     }
@@ -87,18 +90,17 @@ pub(super) fn read_ngram(
         let message = format!("names layer {id}, but layers are counted from 1 to {depth}");
         return Err(c.reject("ple_layer_ids", message));
     }
-    // What is not said is what the published class assumes.
     let ngram = Ngram {
         layers: ids.iter().map(|id| id - 1).collect(),
-        longest: longest?.unwrap_or(3),
-        heads: heads?.unwrap_or(8),
-        base: base?.unwrap_or(20_000_000),
-        multiple: multiple?.unwrap_or(128),
-        seed: seed?.unwrap_or(1234) as u64,
-        shards: shards?.unwrap_or(512),
-        width: width?.unwrap_or(hidden),
-        taps: taps?.unwrap_or(4),
-        boundary: read_boundary(c, boundary?, vocabulary)?,
+        longest: longest?,
+        heads: heads?,
+        base: base?,
+        multiple: multiple?,
+        seed: seed? as u64,
+        shards: shards?,
+        width: width?,
+        taps: taps?,
+        boundary: read_boundary(c, boundary, vocabulary)?,
     };
     ngram.check_heads(c)?;
     Ok(Some(ngram))
@@ -110,15 +112,12 @@ fn read_boundary(
     found: Option<usize>,
     vocabulary: usize,
 ) -> Result<u32, Rejected> {
-    let known = found.filter(|&id| id < vocabulary);
-    match known.and_then(|id| u32::try_from(id).ok()) {
-        Some(id) => Ok(id),
-        None => {
-            let message = match found {
-                Some(id) => format!("is {id}, but the vocabulary has {vocabulary} tokens"),
-                None => "is missing, and n-gram embeddings need it".to_owned(),
-            };
-            Err(c.reject("eos_token_id", message))
-        }
+    let key = "eos_token_id";
+    let Some(id) = found else {
+        return Err(c.reject(key, "is missing, and n-gram embeddings need it"));
+    };
+    match u32::try_from(id) {
+        Ok(token) if id < vocabulary => Ok(token),
+        _ => Err(no_such_token(c, key, id, vocabulary)),
     }
 }

@@ -104,6 +104,9 @@ pub(crate) fn small() -> Value {
         ("n_group", json!(4)),
         ("topk_group", json!(2)),
         ("vocab_size", json!(31)),
+        ("eos_token_id", json!([30, 29])),
+        ("index_topk_freq", json!(2)),
+        ("index_skip_topk_offset", json!(2)),
     ] {
         config = with(&config, key, value);
     }

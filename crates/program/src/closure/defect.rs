@@ -18,6 +18,20 @@ pub enum Defect {
         /// The operand that needs it.
         operand: String,
     },
+    /// A numbered part of which the checkpoint has nothing, though it has others of its kind.
+    #[error("tensors {part}*: all of them are missing from the checkpoint")]
+    MissingPart {
+        /// What the names of its tensors start with, up to the dot behind the number.
+        part: String,
+    },
+    /// A numbered part that no operand takes anything from.
+    #[error("tensors {part}*: no operation uses any of these {count}")]
+    UnclaimedPart {
+        /// What the names of its tensors start with, up to the dot behind the number.
+        part: String,
+        /// How many tensors the checkpoint has of it.
+        count: usize,
+    },
     /// A tensor has another shape than the configuration implies.
     #[error("tensor {tensor}: shape {found:?}, but the configuration needs {expected:?}")]
     TensorShape {
