@@ -82,8 +82,8 @@ impl Outline {
     }
 
     /// Reads `config.json` in `dir` and the tensor table: of `tables`, if there are any, otherwise
-    /// of [`TENSORS_FILE`] in `dir`, otherwise of the heads of the weights files there. A table is a
-    /// JSON list of objects `name`, `dtype`, `shape`, or the header of a safetensors file.
+    /// of [`TENSORS_FILE`] in `dir`, otherwise of the heads of the weights files there. A table is
+    /// a JSON list of objects `name`, `dtype`, `shape`, or the header of a safetensors file.
     ///
     /// # Errors
     /// If a file is missing, damaged or no such table, naming it; all defects of the program.
@@ -124,6 +124,16 @@ impl Outline {
         }
         let encodings = sources.into_iter().map(|source| source.encodings).collect();
         Ok(Outline { program, encodings })
+    }
+
+    /// The same, without the places that operands come from, which are most of a large program:
+    /// what is planned many times copies it many times.
+    #[must_use]
+    pub fn without_parts(mut self) -> Outline {
+        for operand in &mut self.program.operands {
+            operand.parts = Vec::new();
+        }
+        self
     }
 
     /// The outline of the container that conversion to `encoding` would make.

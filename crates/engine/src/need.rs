@@ -149,12 +149,6 @@ impl Way {
         Ok(way)
     }
 
-    /// Bytes of a slot, if not all experts are held; 0 if they are.
-    pub(crate) fn slot_bytes(&self, program: &Program) -> Result<u64, Error> {
-        let layers = Layers::of(program, &self.choices)?;
-        Ok(layers.map_or(0, |layers| layers.slot_bytes()))
-    }
-
     /// Bytes that conversations and experts in memory share.
     pub(crate) fn room(&self, options: &Options) -> u64 {
         let limit = MemoryLimit::resolve(options.memory_limit).bytes;

@@ -97,6 +97,12 @@ impl Ran {
         serde_json::from_str(self.ok()).unwrap_or_else(|e| panic!("{e}: {}", self.out))
     }
 
+    /// A failure with this code.
+    #[track_caller]
+    pub fn fails_with(&self, code: i32) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+    }
+
     /// A failure: its code, and one line on standard error that holds all `words`.
     #[track_caller]
     pub fn fails(&self, code: i32, words: &[&str]) {

@@ -3,7 +3,7 @@
 use super::{Plan, Question, predict};
 use crate::error::Error;
 use crate::plan::Machine;
-use lamella_container::{Outline, Stored};
+use lamella_container::Outline;
 use lamella_program::Encoding;
 use serde::Serialize;
 
@@ -29,33 +29,19 @@ pub struct Advice {
 
 /// The changes that help, the best one first.
 pub(super) fn advise(
-    stored: &impl Stored,
+    stored: &Outline,
     question: &Question,
     machine: &Machine,
     plan: &Plan,
 ) -> Result<Vec<Advice>, Error> {
     let mut advice = Vec::new();
-    let mut consider = |change, to: String, other: Result<Plan, Error>| {
-        // What cannot be had is no advice.
-        let Ok(other) = other else { return };
-        if !other.placement.opens || (plan.placement.fits && !other.placement.fits) {
-            return;
-        }
-        let decode = other.predicted.cold.decode.expected;
-        let gain = plan
-            .placement
-            .opens
-            .then(|| decode / plan.predicted.cold.decode.expected);
-        let fits = other.placement.fits && !plan.placement.fits;
-        if fits || gain.is_none_or(|gain| gain >= WORTH) {
-            advice.push(Advice {
-                change,
-                to,
-                fits: other.placement.fits,
-                decode,
-                gain,
-            });
-        }
+    // What cannot be had is no advice.
+    let mut consider = |change, to, other: Result<Plan, Error>| {
+        advice.extend(
+            other
+                .ok()
+                .and_then(|other| compare(plan, change, to, &other)),
+        );
     };
     for memory in more_memory(plan, machine) {
         let (question, machine) = with_memory(question, machine, memory);
@@ -68,17 +54,11 @@ pub(super) fn advise(
         let to = format!("{:.1} GB/s", faster.disk.per_second / 1e9);
         consider("disk", to, predict(stored, question, &faster));
     }
-    let outline = Outline::of(stored);
     for encoding in [Encoding::Q8, Encoding::Q4] {
-        let converted = outline.converted(encoding);
         let mut question = question.clone();
         question.options.want = None;
-        let other = predict(&converted, &question, machine);
-        let smaller = |other: &Plan| {
-            let stored = other.model.expert_stored_bytes < plan.model.expert_stored_bytes;
-            stored || weights(other) < weights(plan)
-        };
-        if other.as_ref().is_ok_and(smaller) {
+        let other = predict(&stored.converted(encoding), &question, machine);
+        if other.as_ref().is_ok_and(|other| is_smaller(other, plan)) {
             consider("encoding", encoding.name().to_owned(), other);
         }
     }
@@ -87,19 +67,41 @@ pub(super) fn advise(
         let mut question = question.clone();
         question.options.context = Some(context);
         question.prompt = question.prompt.min(context);
-        consider(
-            "context",
-            format!("{context} tokens"),
-            predict(stored, &question, machine),
-        );
+        let to = format!("{context} tokens");
+        consider("context", to, predict(stored, &question, machine));
     }
     let rank = |a: &Advice| (a.fits, a.decode);
     advice.sort_by(|a, b| {
-        rank(b)
-            .partial_cmp(&rank(a))
-            .unwrap_or(std::cmp::Ordering::Equal)
+        let order = rank(b).partial_cmp(&rank(a));
+        order.unwrap_or(std::cmp::Ordering::Equal)
     });
     Ok(advice)
+}
+
+/// What `other` brings beside `plan`, if that is worth telling.
+fn compare(plan: &Plan, change: &'static str, to: String, other: &Plan) -> Option<Advice> {
+    let (now, then) = (&plan.placement, &other.placement);
+    if !then.opens || (now.fits && !then.fits) {
+        return None;
+    }
+    let decode = other.predicted.cold.decode.expected;
+    let gain = now
+        .opens
+        .then(|| decode / plan.predicted.cold.decode.expected);
+    let helps = (then.fits && !now.fits) || gain.is_none_or(|gain| gain >= WORTH);
+    helps.then_some(Advice {
+        change,
+        to,
+        fits: then.fits,
+        decode,
+        gain,
+    })
+}
+
+/// Whether `other` has fewer bytes to keep, or to read.
+fn is_smaller(other: &Plan, plan: &Plan) -> bool {
+    let stored = other.model.expert_stored_bytes < plan.model.expert_stored_bytes;
+    stored || weights(other) < weights(plan)
 }
 
 fn weights(plan: &Plan) -> u64 {

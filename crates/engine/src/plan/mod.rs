@@ -13,6 +13,7 @@ mod hits;
 mod machine;
 mod placement;
 pub mod probe;
+mod search;
 mod speed;
 
 use crate::error::Error;
@@ -25,7 +26,7 @@ pub use chain::{Chain, MOST_MACHINES, Node, Stage};
 pub use facts::ModelFacts;
 use facts::conversation_bytes;
 pub use hits::HitRate;
-use lamella_container::Stored;
+use lamella_container::{Outline, Stored};
 pub use machine::{Machine, Rate, Rates};
 pub use placement::Placement;
 use serde::Serialize;
@@ -72,8 +73,9 @@ impl Plan {
     /// # Errors
     /// Everything but too little memory that would keep it from opening.
     pub fn of(stored: &impl Stored, question: &Question, machine: &Machine) -> Result<Plan, Error> {
-        let mut plan = predict(stored, question, machine)?;
-        plan.advice = advice::advise(stored, question, machine, &plan)?;
+        let outline = Outline::of(stored).without_parts();
+        let mut plan = predict(&outline, question, machine)?;
+        plan.advice = advice::advise(&outline, question, machine, &plan)?;
         Ok(plan)
     }
 
@@ -113,8 +115,8 @@ fn predict(stored: &impl Stored, question: &Question, machine: &Machine) -> Resu
     let opening = Opening::of(stored.program(), options)?;
     let placed = placement::place(stored, &opening, question, &machine.memory_origin)?;
     let (model, work) = ModelFacts::of(&opening, &placed.way, options)?;
-    let placement = placed.placement;
-    let hits = match (placement.slots, question.hit_rate) {
+    let (placement, slots) = (placed.placement, placed.slots);
+    let hits = match (slots, question.hit_rate) {
         (0, _) => HitRate::prior(model.experts, model.experts),
         (_, Some(rate)) => HitRate::known(rate, "given"),
         (slots, None) => HitRate::prior(u64::from(slots), model.experts),
@@ -125,6 +127,7 @@ fn predict(stored: &impl Stored, question: &Question, machine: &Machine) -> Resu
         facts: &model,
         work: &work,
         placement: &placement,
+        slots,
         machine,
         prompt,
         state: state.saturating_sub(conversation_bytes(&opening, options, 0)),

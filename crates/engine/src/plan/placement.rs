@@ -3,7 +3,7 @@
 use super::Question;
 use super::facts::conversation_bytes;
 use crate::error::Error;
-use crate::memory::{Buffer, MemoryLimit};
+use crate::memory::MemoryLimit;
 use crate::model::Opening;
 use crate::need::Way;
 use crate::options::Options;
@@ -26,8 +26,11 @@ pub struct Placement {
     pub least_for_sessions_bytes: u64,
     /// Weights in memory from the beginning to the end.
     pub resident_bytes: u64,
-    /// Experts in memory at once; 0 where all are among the resident.
+    /// Experts in memory at once beside conversations of the whole context; 0 where all are among
+    /// the resident.
     pub slots: u32,
+    /// The same before there are conversations: experts leave for them as they grow.
+    pub slots_at_first: u32,
     /// Bytes of a slot.
     pub slot_bytes: u64,
     /// Bytes of all slots, and of the lists of what is in them.
@@ -54,6 +57,8 @@ pub struct Placement {
 pub(super) struct Placed {
     pub(super) way: Way,
     pub(super) placement: Placement,
+    /// Experts in memory at once behind the question's prompt.
+    pub(super) slots: u32,
 }
 
 /// Places what `question` asks for.
@@ -63,28 +68,42 @@ pub(super) fn place(
     question: &Question,
     origin: &str,
 ) -> Result<Placed, Error> {
-    let Question {
-        options, sessions, ..
-    } = question;
+    let Question { options, .. } = question;
     let Opening { program, shape, .. } = opening;
+    let sessions = question.sessions as u64;
     let one = conversation_bytes(opening, options, opening.context);
-    let state = one.saturating_mul(*sessions as u64);
-    // Experts leave memory for conversations as these grow.
-    let reserving = Options {
-        reserved: options.reserved.saturating_add(state),
-        ..options.clone()
-    };
+    let state = one.saturating_mul(sessions);
     let least = least(stored, opening, options)?;
-    let way = Way::choose(stored, program, &reserving, *shape)?;
-    let slots = match &way.workspace {
-        Ok(_) => way.slots(program, &reserving)?,
-        Err(_) => 0,
+    let way = Way::choose(stored, program, options, *shape)?;
+    // Experts leave memory for conversations as these grow.
+    let slots_beside = |state: u64| match &way.workspace {
+        Ok(_) => {
+            // A first page is counted in any case.
+            let more = state.saturating_sub(way.need.state);
+            let reserved = options.reserved.saturating_add(more);
+            let options = Options {
+                reserved,
+                ..options.clone()
+            };
+            way.slots(program, &options)
+        }
+        Err(_) => Ok(0),
     };
-    let slot_bytes = way.slot_bytes(program)?;
+    let prompt = conversation_bytes(opening, options, question.prompt.min(opening.context));
+    let slots_then = slots_beside(prompt.saturating_mul(sessions))?;
+    let (slots, slots_first) = (slots_beside(state)?, slots_beside(0)?);
+    let slot_bytes = way.need.slot;
     // What opening counts has one slot in it.
-    let more_slots = taken(u64::from(slots).saturating_mul(slot_bytes));
-    let cache = (way.need.experts + more_slots.max(taken(slot_bytes))) - taken(slot_bytes);
-    let peak = with_state(&way, options, state) - way.need.experts + cache;
+    let cache = |slots: u32| {
+        let slots = u64::from(slots).saturating_mul(slot_bytes).max(slot_bytes);
+        (way.need.experts - slot_bytes).saturating_add(slots)
+    };
+    let with = |slots, state| {
+        let but_experts = with_state(&way, options, state) - way.need.experts;
+        but_experts.saturating_add(cache(slots))
+    };
+    let full = with(slots, state);
+    let peak = full.max(with(slots_first, way.need.state));
     let limit = MemoryLimit::resolve(options.memory_limit).bytes;
     let refusal = way.workspace.as_ref().err();
     let refusal = refusal.map(|error| match error {
@@ -95,29 +114,29 @@ pub(super) fn place(
     });
     let placement = Placement {
         opens: refusal.is_none(),
-        fits: refusal.is_none() && peak <= limit,
+        fits: refusal.is_none() && full <= limit,
         refusal,
         least_bytes: least.total,
         least_for_sessions_bytes: with_state(&least, options, state),
         resident_bytes: way.need.weights,
         slots,
+        slots_at_first: slots_first,
         slot_bytes,
-        cache_bytes: cache,
+        cache_bytes: cache(slots),
         workspace_bytes: way.workspace_bytes,
         lists_bytes: way.need.lists,
         loading_bytes: way.need.loading,
-        sessions: *sessions,
+        sessions: question.sessions,
         context: opening.context,
         session_bytes: one,
         state_bytes: state,
         peak_bytes: peak,
     };
-    Ok(Placed { way, placement })
-}
-
-/// Bytes of memory that a mapping of so many takes.
-fn taken(bytes: u64) -> u64 {
-    Buffer::taken(usize::try_from(bytes).unwrap_or(usize::MAX))
+    Ok(Placed {
+        way,
+        placement,
+        slots: slots_then,
+    })
 }
 
 /// The way that takes the least, whatever the limit.

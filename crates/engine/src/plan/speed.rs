@@ -73,6 +73,8 @@ pub struct Speed {
 pub struct Predicted {
     /// Most bytes of memory at any time.
     pub peak_bytes: u64,
+    /// Experts in memory at once behind the prompt; 0 where all are among the resident.
+    pub slots: u32,
     /// How often experts are in memory.
     pub hit_rate: HitRate,
     /// Bytes read from the disk for a decoded token; the low end belongs to the highest hit rate.
@@ -106,6 +108,8 @@ pub(super) struct Model<'a> {
     pub(super) facts: &'a ModelFacts,
     pub(super) work: &'a Work,
     pub(super) placement: &'a Placement,
+    /// Experts in memory at once behind the prompt; 0 if all are.
+    pub(super) slots: u32,
     pub(super) machine: &'a Machine,
     /// Tokens of the prompt.
     pub(super) prompt: usize,
@@ -141,6 +145,7 @@ impl Model<'_> {
                 expected: token.bytes,
                 high: self.token(hits.low, disk).bytes,
             },
+            slots: self.slots,
             hit_rate: hits,
             cold: over(disk),
             warm: over(self.warm_rate()),
@@ -207,7 +212,7 @@ impl Model<'_> {
         );
         // What layers use one after the other, and cannot be kept together, is gone when the first
         // layer comes round again.
-        let kept = match self.placement.slots {
+        let kept = match self.slots {
             0 => distinct,
             slots if distinct <= f64::from(slots) => distinct,
             _ => 0.0,
@@ -232,8 +237,8 @@ impl Model<'_> {
     }
 }
 
-/// Seconds of computing and reading, of which a part happens at the same time: the longer each takes
-/// beside the other, the more of it.
+/// Seconds of computing and reading, of which a part happens at the same time: the longer each
+/// takes beside the other, the more of it.
 fn together(compute: f64, reading: f64) -> f64 {
     let sum = compute + reading;
     match sum > 0.0 {

@@ -10,7 +10,6 @@ use crate::terminal::Terminal;
 use lamella_container::manifest::MANIFEST_FILE;
 use lamella_container::{Extent, Store};
 use lamella_engine::Options;
-use lamella_engine::memory::MemoryLimit;
 use lamella_engine::plan::probe::{disk, system};
 use lamella_engine::plan::{Placement, Question, placement};
 use lamella_text::{Bundle, ChatOptions, Message};
@@ -184,18 +183,13 @@ fn rendered(bundle: &Bundle, dir: &Path) -> Result<usize, String> {
 
 /// Where the model would lie if it were opened now.
 fn fits(store: &Store) -> Result<Placement, Finding> {
-    let limit = MemoryLimit::resolve(None);
-    let question = |context| Question {
-        options: Options {
-            memory_limit: Some(limit.bytes),
-            context,
-            ..Options::default()
-        },
+    let question = Question {
+        options: Options::default(),
         sessions: 1,
         prompt: 1,
         hit_rate: None,
     };
-    placement(store, &question(None)).map_err(|error| {
+    placement(store, &question).map_err(|error| {
         let why = "the model does not open";
         Finding::problem(Kind::Model, "fit", error.to_string(), why)
     })
@@ -284,8 +278,8 @@ fn read_ahead(dir: &Path) -> Option<Finding> {
         true => Finding::note(
             "read-ahead",
             what,
-            "experts that are read through the page cache (--reader buffered) bring much along that \
-             is not needed",
+            "experts read through the page cache (--reader buffered) bring much along that is not \
+             needed",
         )
         .fix("echo 128 | sudo tee /sys/block/DISK/queue/read_ahead_kb"),
         false => Finding::ok("read-ahead", what),

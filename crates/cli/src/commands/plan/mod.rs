@@ -30,8 +30,6 @@ pub(crate) fn run(args: &PlanArgs, terminal: &Terminal) -> anyhow::Result<()> {
     let limit = MemoryLimit::resolve(options.memory_limit);
     let question = Question {
         options: Options {
-            // What is free now, for all that follows.
-            memory_limit: Some(limit.bytes),
             part: args.layers.clone().map_or(Part::Whole, Part::Layers),
             ..options
         },

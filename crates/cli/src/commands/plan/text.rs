@@ -116,7 +116,10 @@ fn placement(plan: &Plan, row: &mut Row<'_>) {
     );
     if placement.slot_bytes > 0 {
         let share = f64::from(placement.slots) / plan.model.experts.max(1) as f64 * 100.0;
-        let slots = format!("room for {} experts ({share:.0} %)", placement.slots);
+        let slots = format!(
+            "{} experts ({share:.0} %) beside the conversations, {} before them",
+            placement.slots, placement.slots_at_first
+        );
         row("  expert cache", bytes(placement.cache_bytes), slots);
     }
     row(
@@ -194,9 +197,9 @@ fn range(range: &Range, say: impl Fn(f64) -> String) -> String {
 
 fn advice(plan: &Plan) -> String {
     let Some(best) = plan.advice.first() else {
-        return "\nMore memory, a faster disk, a smaller encoding or a shorter context would not help \
-                by 5 %.\n"
-            .to_owned();
+        let nothing = "More memory, a faster disk, a smaller encoding or a shorter context would not \
+                       help by 5 %.";
+        return format!("\n{nothing}\n");
     };
     let line = |advice: &Advice| {
         let gain = match advice.gain {
@@ -252,7 +255,7 @@ pub(super) fn chain(chain: &Chain) -> String {
     });
     let mut text = columns(&head, &rows.collect::<Vec<_>>());
     text.push_str(&format!(
-        "\none conversation {:.2} tok/s, all machines busy {:.2} tok/s; {} over the wire for a token\n",
+        "\none conversation {:.2} tok/s, all machines busy {:.2} tok/s; {} sent for a token\n",
         chain.decode,
         chain.busy_decode,
         bytes(chain.wire_bytes_per_token)
