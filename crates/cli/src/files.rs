@@ -12,6 +12,18 @@ use tempfile::{NamedTempFile, TempPath};
 /// How the names of files begin that are not in their place yet.
 pub(crate) const PREFIX: &str = ".lamella-";
 
+/// Where the program keeps for its user what it need not be told again; `None` where there is no
+/// place for it.
+pub(crate) fn state_dir() -> Option<PathBuf> {
+    let dirs = directories::ProjectDirs::from("", "", "lamella")?;
+    Some(dirs.state_dir().unwrap_or(dirs.data_local_dir()).to_owned())
+}
+
+/// Where it keeps which experts of which model are much used.
+pub(crate) fn heat_dir() -> Option<PathBuf> {
+    state_dir().map(|dir| dir.join("heat"))
+}
+
 /// What is to be removed if the program ends before its values are dropped: a signal ends the
 /// process and not a value, so this list belongs to the process too.
 static TEMPORARY: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());

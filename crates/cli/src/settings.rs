@@ -2,6 +2,7 @@
 
 use crate::args::{EngineArgs, Memory, SamplingArgs};
 use crate::failure::Failure;
+use crate::files;
 use lamella_engine::Options;
 use lamella_engine::generate::Sampling;
 use lamella_engine::memory::MemoryLimit;
@@ -21,6 +22,8 @@ pub(crate) fn options(args: &EngineArgs, threads: Option<usize>) -> Options {
         expert_access: args.reader,
         expert_verify: args.verify.unwrap_or_default(),
         expert_ahead: args.prefetch.unwrap_or(true),
+        heat: args.heat.unwrap_or(false).then(files::heat_dir).flatten(),
+        pin: u8::try_from(args.pin.unwrap_or(0)).unwrap_or(u8::MAX),
         ..Options::default()
     }
 }
@@ -35,6 +38,18 @@ pub(crate) fn memory_limit(args: &EngineArgs) -> Option<u64> {
             Some((free as f64 * part) as u64)
         }
     }
+}
+
+/// The same for a conversation, which remembers what experts it used unless told not to.
+pub(crate) fn conversing(args: &EngineArgs, threads: Option<usize>) -> Options {
+    let heat = args.heat.or(Some(true));
+    options(
+        &EngineArgs {
+            heat,
+            ..args.clone()
+        },
+        threads,
+    )
 }
 
 /// Refuses more tokens, asked for by `option`, than a context of `context` holds.

@@ -440,10 +440,14 @@ fn expert_store(
         return Ok(None);
     };
     let access = expert_access(store, &layers, options)?;
+    let fingerprint = store.fingerprint()?;
     let source = Arc::clone(store);
     let mut store = ExpertStore::new(source, layers, fit.slots, threads, access, options)?;
     if let Some(ledger) = ledger {
         store.charge(ledger)?;
+    }
+    if let Some(dir) = &options.heat {
+        store.warm(dir, fingerprint, options.pin);
     }
     Ok(Some(store))
 }

@@ -2,6 +2,7 @@
 
 use lamella_kernels::Isa;
 use lamella_program::{Encoding, Part};
+use std::path::PathBuf;
 
 /// Where the bytes of a wanted encoding may come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,6 +105,12 @@ pub struct Options {
     pub expert_verify: Verify,
     /// Whether those are read before a step asks for them, as far as they can be foreseen.
     pub expert_ahead: bool,
+    /// Directory in which is kept what experts of which model are much used, so that the next run
+    /// begins with them; `None` keeps nothing.
+    pub heat: Option<PathBuf>,
+    /// Of the experts that fit into memory, so many percent are the hottest ones of the last runs,
+    /// and stay.
+    pub pin: u8,
     /// Which part of the model this node runs; nothing of the others is read.
     pub part: Part,
 }
@@ -128,6 +135,8 @@ impl Default for Options {
             expert_access: None,
             expert_verify: Verify::First,
             expert_ahead: true,
+            heat: None,
+            pin: 0,
             part: Part::Whole,
         }
     }

@@ -353,6 +353,33 @@ fn conversations_take_memory_from_experts_and_give_it_back() {
 }
 
 #[test]
+fn what_was_much_used_is_there_before_it_is_asked_for() {
+    let (_temporary, container, ids) = container();
+    let kept = tempfile::tempdir().expect("a directory");
+    let plain = options(None);
+    let all = open(&container, &plain);
+    let expected = through(&all, &ids, true);
+    let least = least(&container, &plain);
+    let most = whole(&container, &plain, least);
+    let limit = least + (most - least) / 2;
+    for (run, pin) in [(0, 0), (1, 0), (2, 50), (3, 100)] {
+        let options = Options {
+            heat: Some(kept.path().join("heat")),
+            pin,
+            expert_ahead: false,
+            ..plain.clone()
+        };
+        let model = within(&container, &options, limit);
+        assert!(through(&model, &ids, true) == expected, "{run}");
+        let counted = model.experts().expect("not all fit");
+        assert_eq!(counted.ahead > 0, run > 0, "{run}: {counted:?}");
+        assert!(counted.ahead <= counted.slots);
+    }
+    let files = std::fs::read_dir(kept.path().join("heat")).expect("lists");
+    assert_eq!(files.count(), 1);
+}
+
+#[test]
 fn one_byte_less_than_the_least_is_refused_with_the_sum() {
     let dir = repository("fixtures/olmoe-101");
     let options = options(None);

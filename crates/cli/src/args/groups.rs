@@ -41,6 +41,14 @@ pub(crate) struct EngineArgs {
     /// [default: on]
     #[arg(long, value_name = "SWITCH", value_parser = values::switch())]
     pub(crate) prefetch: Option<bool>,
+    /// Remember which experts are much used, and begin the next run with them, where not all fit
+    /// into memory [default: on for run, off elsewhere]
+    #[arg(long, value_name = "SWITCH", value_parser = values::switch())]
+    pub(crate) heat: Option<bool>,
+    /// Of the experts that fit, so many percent are the hottest of the last runs, and stay
+    /// [default: 0]
+    #[arg(long, value_name = "PERCENT", value_parser = values::between::<0, 90>())]
+    pub(crate) pin: Option<usize>,
     /// Longest conversation, in tokens [default: the model's own]
     #[arg(long, value_name = "N", value_parser = values::at_least::<1>())]
     pub(crate) context: Option<usize>,

@@ -1,5 +1,6 @@
 //! Lines from a person at a terminal (edited, with history) or from a pipe.
 
+use crate::files;
 use crate::interrupt::Interrupt;
 use anyhow::Context;
 use rustyline::DefaultEditor;
@@ -114,9 +115,7 @@ impl Lines {
 
 /// The history file, created for its owner alone; `None` where there is no place for one.
 fn history_file() -> Option<PathBuf> {
-    let dirs = directories::ProjectDirs::from("", "", "lamella")?;
-    let dir = dirs.state_dir().unwrap_or(dirs.data_local_dir());
-    let path = dir.join("history.txt");
+    let path = files::state_dir()?.join("history.txt");
     create_private(&path).ok().map(|()| path)
 }
 

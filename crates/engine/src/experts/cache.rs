@@ -22,6 +22,8 @@ pub(super) struct Cache {
     /// What is on its way into its slot, and what was ordered before a step asked for it.
     loading: Vec<bool>,
     ahead: Vec<bool>,
+    /// What leaves last.
+    pinned: Vec<bool>,
 }
 
 /// What was asked for.
@@ -50,6 +52,7 @@ impl Cache {
             step: 0,
             loading: vec![false; records as usize],
             ahead: vec![false; records as usize],
+            pinned: vec![false; records as usize],
         }
     }
 
@@ -127,10 +130,13 @@ impl Cache {
             used,
             step,
             loading,
+            pinned,
             ..
         } = self;
         let keep = |record: u32| used[record as usize] == *step || loading[record as usize];
-        let record = self.policies[self.active].evict(&keep)?;
+        let keep_pinned = |record: u32| pinned[record as usize] || keep(record);
+        let active = &mut self.policies[self.active];
+        let record = active.evict(&keep_pinned).or_else(|| active.evict(&keep))?;
         let others = self.policies.iter_mut().enumerate();
         for (_, policy) in others.filter(|(i, _)| *i != self.active) {
             policy.remove(record);
@@ -148,6 +154,11 @@ impl Cache {
             self.free.push(slot);
             self.policies.iter_mut().for_each(|p| p.remove(record));
         }
+    }
+
+    /// Has a record leave last.
+    pub(super) fn pin(&mut self, record: u32) {
+        self.pinned[record as usize] = true;
     }
 
     /// Takes a slot out of use, with what is in it; `None` if everything is in use or on its way.

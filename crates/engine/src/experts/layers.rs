@@ -112,7 +112,7 @@ impl Layers {
     /// Bytes of the lists for so many experts, beside the slots.
     pub(crate) fn list_bytes(&self) -> u64 {
         /// Of each expert: where it is, when it was used, and each policy's order, twice.
-        const EACH: u64 = 192;
+        const EACH: u64 = 208;
         /// The ends of all orders.
         const ORDERS: u64 = 48 << 10;
         u64::from(self.records()).saturating_mul(EACH) + ORDERS

@@ -7,6 +7,7 @@
 mod cache;
 mod chooser;
 mod counts;
+mod heat;
 mod layers;
 mod lfru;
 mod lists;

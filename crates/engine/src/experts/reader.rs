@@ -26,8 +26,10 @@ pub(super) trait Fetch: Send + Sync {
 pub(super) enum Priority {
     /// A step waits for it.
     Demand,
-    /// A step will perhaps need it.
+    /// The next layer will perhaps need it.
     Ahead,
+    /// It was much used before.
+    Warm,
 }
 
 /// A record to be read, and the slot that is its own until that is done.
@@ -64,6 +66,7 @@ struct Shared {
 struct State {
     demand: VecDeque<Job>,
     ahead: VecDeque<Job>,
+    warm: VecDeque<Job>,
     finished: Vec<Finished>,
     /// Jobs that threads are at.
     running: usize,
@@ -114,26 +117,42 @@ impl Reader {
         match priority {
             Priority::Demand => state.demand.push_back(job),
             Priority::Ahead => state.ahead.push_back(job),
+            Priority::Warm => state.warm.push_back(job),
         }
         drop(state);
         self.shared.work.notify_one();
     }
 
-    /// Puts what waits to be read ahead, if it is `record`, among what is needed now.
+    /// Puts `record` among what is needed now, if nobody has begun it.
     pub(super) fn hurry(&self, record: u32) {
         let mut state = self.shared.lock();
-        if let Some(at) = state.ahead.iter().position(|job| job.record == record)
-            && let Some(job) = state.ahead.remove(at)
-        {
-            state.demand.push_back(job);
+        let State {
+            demand,
+            ahead,
+            warm,
+            ..
+        } = &mut *state;
+        for queue in [ahead, warm] {
+            if let Some(at) = queue.iter().position(|job| job.record == record) {
+                demand.extend(queue.remove(at));
+            }
         }
     }
 
     /// Takes back the jobs nobody has begun that `which` names.
     pub(super) fn withdraw(&self, which: &dyn Fn(Job, Priority) -> bool, taken: &mut Vec<Job>) {
         let mut state = self.shared.lock();
-        let State { demand, ahead, .. } = &mut *state;
-        for (queue, priority) in [(demand, Priority::Demand), (ahead, Priority::Ahead)] {
+        let State {
+            demand,
+            ahead,
+            warm,
+            ..
+        } = &mut *state;
+        for (queue, priority) in [
+            (demand, Priority::Demand),
+            (ahead, Priority::Ahead),
+            (warm, Priority::Warm),
+        ] {
             queue.retain(|&job| {
                 let goes = which(job, priority);
                 if goes {
@@ -234,9 +253,11 @@ impl State {
         /// Reads that keep a disk busy. More of those nobody waits for would only slow down those
         /// that somebody will wait for.
         const BUSY: usize = 2;
-        let ahead = self.running < BUSY;
-        let job = self.demand.pop_front();
-        let job = job.or_else(|| if ahead { self.ahead.pop_front() } else { None })?;
+        let State { ahead, warm, .. } = self;
+        let job = match self.demand.pop_front() {
+            None if self.running < BUSY => ahead.pop_front().or_else(|| warm.pop_front())?,
+            job => job?,
+        };
         self.running += 1;
         self.busy_since.get_or_insert_with(Instant::now);
         Some(job)

@@ -2,6 +2,7 @@
 
 use super::cache::{Cache, Place};
 use super::counts::{Counts, add, nanoseconds};
+use super::heat::Heat;
 use super::layers::{Layers, Which};
 use super::reader::{Fetch, Finished, Job, Priority, Reader};
 use super::records::Records;
@@ -12,6 +13,7 @@ use crate::ledger::{Claim, Ledger};
 use crate::options::{Options, ReadAccess};
 use lamella_container::Store;
 use lamella_kernels::Matrix;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -59,6 +61,8 @@ pub(crate) struct ExpertStore {
     retired: Vec<u32>,
     /// The memory of the slots, where others want some of it.
     claim: Option<Claim>,
+    /// What was used lately, where that is kept.
+    heat: Option<Heat>,
     counts: Arc<Counts>,
 }
 
@@ -118,6 +122,7 @@ impl ExpertStore {
             most: count as usize,
             retired: Vec::new(),
             claim: None,
+            heat: None,
             counts: Arc::new(Counts {
                 experts: u64::from(records).into(),
                 slots: u64::from(count).into(),
@@ -197,6 +202,28 @@ impl ExpertStore {
         Ok(())
     }
 
+    /// Keeps in `dir` what is used of `model`, and begins to read what was used last time, of which
+    /// the hottest leave last: as many as `pinned` percent of the slots.
+    pub(crate) fn warm(&mut self, dir: &Path, model: [u8; 32], pinned: u8) {
+        let heat = Heat::load(dir, model, self.layers.records());
+        let hottest = heat.hottest();
+        let pins = self.most * usize::from(pinned.min(100)) / 100;
+        hottest.iter().take(pins).for_each(|&r| self.cache.pin(r));
+        for &record in hottest.iter().take(self.most) {
+            if let Place::New(slot) = self.cache.place_ahead(record) {
+                add(&self.counts.ahead, 1);
+                self.reader.submit(Job { record, slot }, Priority::Warm);
+            }
+        }
+        self.heat = Some(heat);
+    }
+
+    /// A token has gone through all layers.
+    fn token(&mut self) {
+        self.cache.token();
+        self.heat.iter_mut().for_each(Heat::token);
+    }
+
     /// Bytes of the slots.
     pub(crate) fn mapped(&self) -> u64 {
         self.slots.mapped()
@@ -221,11 +248,11 @@ impl ExpertStore {
     ) -> Result<usize, Error> {
         let bank = self.bank_of(layer);
         if bank < std::mem::replace(&mut self.bank, bank) {
-            self.cache.token();
+            self.token();
         }
         // What was expected of this layer and not begun: it is needed now, or was a mistake.
         let of = self.range_of(bank);
-        self.withdraw(&|job, _| of.contains(&job.record));
+        self.withdraw(&|job, priority| priority == Priority::Ahead && of.contains(&job.record));
         self.records.clear();
         self.reader.collect(&mut self.finished);
         self.settle()?;
@@ -237,6 +264,9 @@ impl ExpertStore {
         self.records
             .extend(experts[..count].iter().map(|e| of.start + e));
         self.cache.begin(&self.records);
+        for &record in &self.records {
+            self.heat.iter_mut().for_each(|heat| heat.touch(record));
+        }
         let placed = self.place_all(cancel);
         if placed.is_err() {
             self.abandon();
@@ -455,7 +485,7 @@ impl ExpertStore {
     /// Slots are full of what is expected: takes that back, or waits until it is there and may
     /// leave.
     fn empty_a_slot(&mut self, cancel: &Cancel) -> Result<(), Error> {
-        if self.withdraw(&|_, priority| priority == Priority::Ahead) > 0 {
+        if self.withdraw(&|_, priority| priority != Priority::Demand) > 0 {
             return Ok(());
         }
         self.reader.wait(cancel, &mut self.finished)?;
@@ -496,6 +526,14 @@ impl ExpertStore {
             }
         }
         result
+    }
+}
+
+impl Drop for ExpertStore {
+    fn drop(&mut self) {
+        // What is lost is only what made the next start quicker, and nobody is there to be told.
+        let saved = self.heat.as_mut().map_or(Ok(()), Heat::save);
+        drop(saved);
     }
 }
 
