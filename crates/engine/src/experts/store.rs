@@ -184,15 +184,13 @@ impl ExpertStore {
         // Nothing is in use between steps.
         self.records.clear();
         self.cache.begin(&[]);
-        self.withdraw(&|_, _| true);
         for _ in 0..count {
             let slot = loop {
                 match self.cache.retire() {
                     Some(slot) => break slot,
                     // The rest is on its way.
-                    None => self.reader.wait(&Cancel::new(), &mut self.finished)?,
+                    None => self.empty_a_slot(&Cancel::new())?,
                 }
-                self.settle()?;
             };
             // SAFETY: no record has the slot, so nobody reads or fills it.
             unsafe { self.slots.forget(slot) };
