@@ -73,7 +73,7 @@ fn run(interrupt: &Interrupt) -> anyhow::Result<()> {
         Command::Bench(args) => commands::bench::run(&args, &terminal),
         Command::Plan(args) => commands::plan::run(&args, &terminal),
         Command::Doctor(args) => commands::doctor::run(&args, &terminal, interrupt),
-        Command::Trace(command) => commands::trace::run(&command),
+        Command::Trace(command) => commands::trace::run(&command, &terminal, interrupt),
         Command::Config(args) => commands::config::run(&args, &parsed.settings),
         Command::Completions(args) => commands::completions::run(&args),
         Command::Man(args) => commands::man::run(&args),

@@ -9,15 +9,19 @@ use lamella_engine::memory::MemoryLimit;
 use lamella_text::GenerationDefaults;
 use std::hash::{BuildHasher, RandomState};
 
-/// How to open a model.
-pub(crate) fn options(args: &EngineArgs, threads: Option<usize>) -> Options {
+/// How to open a model, with at most so much memory and so many threads.
+pub(crate) fn options(
+    args: &EngineArgs,
+    memory: Option<Memory>,
+    threads: Option<usize>,
+) -> Options {
     Options {
         want: args.encoding,
         source: args.source.unwrap_or_default(),
         backend: args.backend.unwrap_or_default(),
         threads,
         isa: args.isa,
-        memory_limit: memory_limit(args),
+        memory_limit: memory.and_then(memory_limit),
         context: args.context,
         expert_access: args.reader,
         expert_verify: args.verify.unwrap_or_default(),
@@ -28,9 +32,9 @@ pub(crate) fn options(args: &EngineArgs, threads: Option<usize>) -> Options {
     }
 }
 
-/// The memory limit in bytes, where one was asked for.
-pub(crate) fn memory_limit(args: &EngineArgs) -> Option<u64> {
-    match args.memory? {
+/// The memory limit in bytes; `None` is whatever is free.
+pub(crate) fn memory_limit(asked: Memory) -> Option<u64> {
+    match asked {
         Memory::Auto => None,
         Memory::Bytes(bytes) => Some(bytes),
         Memory::Part(part) => {
@@ -41,13 +45,18 @@ pub(crate) fn memory_limit(args: &EngineArgs) -> Option<u64> {
 }
 
 /// The same for a conversation, which remembers what experts it used unless told not to.
-pub(crate) fn conversing(args: &EngineArgs, threads: Option<usize>) -> Options {
+pub(crate) fn conversing(
+    args: &EngineArgs,
+    memory: Option<Memory>,
+    threads: Option<usize>,
+) -> Options {
     let heat = args.heat.or(Some(true));
     options(
         &EngineArgs {
             heat,
             ..args.clone()
         },
+        memory,
         threads,
     )
 }

@@ -26,10 +26,6 @@ pub(crate) struct EngineArgs {
     /// Instruction set of the kernels [default: the best here]
     #[arg(long, value_name = "NAME", value_parser = values::isa())]
     pub(crate) isa: Option<Isa>,
-    /// Most memory to use: bytes, or with K, M, G or T (powers of 1024), or a part of what is free
-    /// in %, or auto, which is what is free [default: auto]
-    #[arg(long, value_name = "SIZE", value_parser = values::memory)]
-    pub(crate) memory: Option<Memory>,
     /// How experts that do not fit into memory are read: direct is past the system's page cache
     /// [default: direct, where it can be and memory has no room for them there]
     #[arg(long, value_name = "HOW", value_parser = values::reader())]
@@ -55,6 +51,16 @@ pub(crate) struct EngineArgs {
     /// Prompt tokens per step, 0 = all at once [default: 0]
     #[arg(long, value_name = "N", value_parser = values::at_least::<0>())]
     pub(crate) chunk: Option<usize>,
+}
+
+/// How much memory.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Engine")]
+pub(crate) struct MemoryArgs {
+    /// Most memory to use: bytes, or with K, M, G or T (powers of 1024), or a part of what is free
+    /// in %, or auto, which is what is free [default: auto]
+    #[arg(long, value_name = "SIZE", value_parser = values::memory)]
+    pub(crate) memory: Option<Memory>,
 }
 
 /// How many threads.

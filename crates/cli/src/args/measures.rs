@@ -1,6 +1,6 @@
 //! The command lines of `plan` and `doctor`.
 
-use super::groups::{EngineArgs, ThreadsArgs};
+use super::groups::{EngineArgs, MemoryArgs, ThreadsArgs};
 use super::values;
 use clap::Args;
 use std::ops::Range;
@@ -48,6 +48,8 @@ pub(crate) struct PlanArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
     #[command(flatten)]
     pub(crate) threads: ThreadsArgs,
 }

@@ -4,7 +4,9 @@ mod groups;
 mod measures;
 mod values;
 
-pub(crate) use groups::{AnswerArgs, EngineArgs, OutputArgs, SamplingArgs, ThreadsArgs};
+pub(crate) use groups::{
+    AnswerArgs, EngineArgs, MemoryArgs, OutputArgs, SamplingArgs, ThreadsArgs,
+};
 pub(crate) use measures::{DoctorArgs, PlanArgs};
 pub(crate) use values::{Memory, ProgressMode, Speculate, size};
 
@@ -86,7 +88,7 @@ pub(crate) enum Command {
     Plan(Box<PlanArgs>),
     /// Look for what keeps this machine, or a model on it, from running well
     Doctor(DoctorArgs),
-    /// Replay which experts a model chose against caches of several sizes
+    /// Record which experts a model chooses, and replay it against caches of several sizes
     #[command(subcommand)]
     Trace(TraceCommand),
     /// Print the effective configuration and where each value comes from
@@ -127,6 +129,8 @@ pub(crate) struct RunArgs {
     pub(crate) sampling: SamplingArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
     #[command(flatten)]
     pub(crate) threads: ThreadsArgs,
 }
@@ -219,6 +223,8 @@ pub(crate) struct ExecArgs {
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
     #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
+    #[command(flatten)]
     pub(crate) threads: ThreadsArgs,
 }
 
@@ -246,6 +252,8 @@ pub(crate) struct PerplexityArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
     #[command(flatten)]
     pub(crate) threads: ThreadsArgs,
 }
@@ -295,6 +303,8 @@ pub(crate) struct BenchArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
 }
 
 const BENCH_HELP: &str = "\
@@ -310,9 +320,51 @@ share of the read bandwidth measured in the same run with as many threads.";
 /// `lamella trace`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TraceCommand {
+    /// Write down which experts a model chooses
+    Record(Box<RecordArgs>),
     /// How often caches of several sizes would have held the expert that was needed
     Replay(ReplayArgs),
 }
+
+/// `lamella trace record`.
+#[derive(Debug, Args)]
+#[command(after_help = RECORD_HELP)]
+pub(crate) struct RecordArgs {
+    /// Model directory, or `demo`
+    pub(crate) model: PathBuf,
+    /// File to write the trace to
+    pub(crate) out: PathBuf,
+    /// UTF-8 text that the model reads as it stands; `-` reads standard input
+    #[arg(required_unless_present = "tokens", conflicts_with = "tokens")]
+    pub(crate) text: Option<PathBuf>,
+    /// Token ids instead of a text: 1,2,3 or @FILE (ids separated by commas or white space)
+    #[arg(long, value_name = "IDS|@FILE")]
+    pub(crate) tokens: Option<String>,
+    /// Decode this many tokens after those, whatever they are
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
+    #[arg(value_parser = values::tokens())]
+    pub(crate) generate: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
+    #[command(flatten)]
+    pub(crate) threads: ThreadsArgs,
+}
+
+const RECORD_HELP: &str = "\
+Examples:
+  lamella trace record demo hours.trace opening-hours.txt --generate 200
+  echo \"Once upon a time\" | lamella trace record olmoe-q4 story.trace - --temperature 0.8
+  lamella trace record demo ids.trace --tokens 1,393,201 && lamella trace replay ids.trace
+
+Every token that is read has a line for each layer with experts. Which experts are chosen does not
+depend on how many of them are in memory. Sampling is that of `lamella run`.";
 
 /// `lamella trace replay`.
 #[derive(Debug, Args)]
@@ -331,7 +383,7 @@ pub(crate) struct ReplayArgs {
 
 const REPLAY_HELP: &str = "\
 Lines of one layer that follow each other are the rows of one step; a layer that is not above the
-one before begins the next step. `online` follows whichever policy would have done best lately;
+one before begins the next step, and so does an empty line. `online` follows whichever policy would have done best lately;
 `belady` knows what comes and is the bound of them all.";
 
 /// `lamella config`: every setting, so that flags can be tried.
@@ -346,6 +398,8 @@ pub(crate) struct ConfigArgs {
     pub(crate) sampling: SamplingArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
     #[command(flatten)]
     pub(crate) threads: ThreadsArgs,
 }

@@ -12,6 +12,7 @@ pub(crate) mod ops;
 pub(crate) mod perplexity;
 pub(crate) mod plan;
 pub(crate) mod run;
+mod tokens;
 pub(crate) mod trace;
 pub(crate) mod verify;
 pub(crate) mod version;

@@ -25,7 +25,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<()> {
     let text = read(&args.file)?;
     let place = Place::of(&args.model)?;
-    let options = settings::options(&args.engine, args.threads.threads);
+    let options = settings::options(&args.engine, args.memory.memory, args.threads.threads);
     let (model, bundle) =
         model::open_with_text(&place, &options, Speculate::Off, |_| Ok(()), terminal)?;
     let tokens = bundle.tokenizer.encode(&text, false)?;
@@ -81,7 +81,11 @@ pub(crate) fn run(
     Ok(())
 }
 
-fn read(path: &Path) -> anyhow::Result<String> {
+/// The text of a file, or of standard input for `-`.
+///
+/// # Errors
+/// If it cannot be read or is no UTF-8 text.
+pub(super) fn read(path: &Path) -> anyhow::Result<String> {
     if path == Path::new("-") {
         let mut text = String::new();
         std::io::stdin()

@@ -26,7 +26,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<()> {
     let prompt = prompt(args)?;
     let place = Place::of(&args.model)?;
-    let options = settings::conversing(&args.engine, args.threads.threads);
+    let options = settings::conversing(&args.engine, args.memory.memory, args.threads.threads);
     let who = args.answer.speculate.unwrap_or_default();
     let usable = |bundle: &Bundle| match bundle.chat() {
         _ if args.raw => Ok(()),

@@ -1,6 +1,6 @@
 //! The keys: one for each option of the shared groups.
 
-use crate::args::{AnswerArgs, EngineArgs, OutputArgs, SamplingArgs, ThreadsArgs};
+use crate::args::{AnswerArgs, EngineArgs, MemoryArgs, OutputArgs, SamplingArgs, ThreadsArgs};
 use clap::{Arg, ArgAction, Args, Command};
 
 /// A setting that all layers can give.
@@ -17,6 +17,7 @@ pub(crate) fn keys() -> Vec<Key> {
     let command = AnswerArgs::augment_args(command);
     let command = SamplingArgs::augment_args(command);
     let command = EngineArgs::augment_args(command);
+    let command = MemoryArgs::augment_args(command);
     let command = ThreadsArgs::augment_args(command);
     let command = OutputArgs::augment_args(command);
     let args = command.get_arguments();

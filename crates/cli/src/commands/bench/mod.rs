@@ -94,7 +94,7 @@ pub(crate) fn run(args: &BenchArgs, terminal: &Terminal) -> anyhow::Result<()> {
     };
     let (mut lines, mut bandwidths, mut model_facts) = (Vec::new(), Vec::new(), None);
     for threads in threads {
-        let options = settings::options(&args.engine, threads);
+        let options = settings::options(&args.engine, args.memory.memory, threads);
         let model = model::open(&place, &options, terminal)?;
         let free = memory::Free::beside(&model, options.memory_limit);
         for test in &tests {

@@ -2,8 +2,8 @@
 
 mod journal;
 mod layers;
-mod tokens;
 
+use super::tokens;
 use crate::args::ExecArgs;
 use crate::failure::{Failure, Kind};
 use crate::files::NewFile;
@@ -28,7 +28,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<()> {
     let tokens = tokens::parse(&args.tokens)?;
     let place = Place::of(&args.model)?;
-    let mut options = settings::options(&args.engine, args.threads.threads);
+    let mut options = settings::options(&args.engine, args.memory.memory, args.threads.threads);
     if args.layers.is_some() {
         // One piece, so that a layer is complete before the next one begins.
         options.step_rows = tokens.len().max(DEFAULT_STEP_ROWS);

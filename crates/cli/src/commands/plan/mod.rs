@@ -19,7 +19,7 @@ use std::path::PathBuf;
 pub(crate) fn run(args: &PlanArgs, terminal: &Terminal) -> anyhow::Result<()> {
     let place = Place::of(&args.model)?;
     let (outline, files) = outline(args, &place)?;
-    let mut options = settings::options(&args.engine, args.threads.threads);
+    let mut options = settings::options(&args.engine, args.memory.memory, args.threads.threads);
     let outline = match options.want.filter(|_| args.converted) {
         None => outline,
         Some(encoding) => {

@@ -1,8 +1,11 @@
 //! `lamella trace`: which experts a model chose, and what a cache makes of it.
 
+mod record;
+
 use crate::args::{ReplayArgs, TraceCommand};
 use crate::failure::Failure;
-use crate::terminal;
+use crate::interrupt::Interrupt;
+use crate::terminal::{self, Terminal};
 use anyhow::Context;
 use lamella_engine::experts::{PolicyKind, Replayed, Trace};
 use serde_json::json;
@@ -10,8 +13,13 @@ use serde_json::json;
 /// Eighths of all experts that are in memory unless told otherwise.
 const EIGHTHS: [u32; 6] = [1, 2, 3, 4, 6, 7];
 
-pub(crate) fn run(command: &TraceCommand) -> anyhow::Result<()> {
+pub(crate) fn run(
+    command: &TraceCommand,
+    terminal: &Terminal,
+    interrupt: &Interrupt,
+) -> anyhow::Result<()> {
     match command {
+        TraceCommand::Record(args) => record::run(args, terminal, interrupt),
         TraceCommand::Replay(args) => replay(args),
     }
 }
