@@ -53,6 +53,123 @@ fn bench_measures_every_combination() {
         .fails(2, &["nothing to measure"]);
 }
 
+/// The least memory that the demo model opens in, with a context of 64.
+fn least(world: &World) -> u64 {
+    let args = [
+        "exec",
+        "demo",
+        "--tokens",
+        "1",
+        "--context",
+        "64",
+        "--memory",
+        "4096",
+    ];
+    let ran = world.run(args);
+    assert_eq!(ran.code, Some(4), "{ran:?}");
+    let told = ran.err.split(" = ").nth(1).unwrap();
+    told.split(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn bench_sweeps_over_memory_limits() {
+    let world = World::new();
+    let least = least(&world);
+    // Loading takes more than conversations and a few experts do.
+    let enough = least + 100_000;
+    let limits = format!("64K,{enough},100M");
+    let args = [
+        "bench",
+        "demo",
+        "-p",
+        "8",
+        "-n",
+        "4",
+        "-r",
+        "2",
+        "-t",
+        "1",
+        "--context",
+        "64",
+        "--memory",
+    ];
+    let sweep = |limits: &str, more: &[&str]| {
+        let rest = [limits].into_iter().chain(more.iter().copied());
+        world.run(args.iter().copied().chain(rest))
+    };
+    let json = sweep(&limits, &["--json", "--svg", "plot.svg"]).json();
+    let tests = json["tests"].as_array().unwrap();
+    let found: Vec<_> = tests
+        .iter()
+        .map(|t| (t["memory"].as_u64().unwrap(), t["test"].as_str().unwrap()))
+        .collect();
+    let hundred = 100 << 20;
+    let expected = [enough, hundred].map(|limit| [(limit, "pp8"), (limit, "tg4")]);
+    assert_eq!(found, expected.concat());
+    assert_eq!(json["bandwidth"].as_array().unwrap().len(), 0);
+    for test in &tests[..2] {
+        let (reads, experts) = (&test["reads"], &test["experts"]);
+        let number = |name: &str| reads[name].as_f64().unwrap();
+        let count = |name: &str| experts[name].as_f64().unwrap();
+        assert!((number("hit_rate") - count("hits") / count("uses")).abs() < 1e-9);
+        let tokens = 2.0 * test["tokens"].as_f64().unwrap();
+        assert!((number("bytes_per_token") * tokens / count("bytes_read") - 1.0).abs() < 1e-9);
+        assert!(number("disk_bytes_per_second") > 0.0, "{test}");
+        assert!((0.0..=1.0).contains(&number("waited_share")), "{test}");
+        assert!(test["resident_bytes"].as_u64().unwrap() < least, "{test}");
+    }
+    assert!(tests[2..].iter().all(|test| test["reads"].is_null()));
+    let refused = json["refused"].as_array().unwrap();
+    assert_eq!((refused.len(), &refused[0]["memory"]), (1, &65536.into()));
+    assert!(refused[0]["reason"].as_str().unwrap().contains("65536"));
+    drawn(
+        &std::fs::read_to_string(world.path("plot.svg")).unwrap(),
+        tests,
+    );
+    let table = sweep(&limits, &[]);
+    for words in [
+        "memory",
+        "64.00 KiB",
+        "100.00 MiB",
+        "all",
+        "refused",
+        "not enough memory",
+    ] {
+        assert!(table.ok().contains(words), "{words}: {table:?}");
+    }
+    let none = sweep("64K,65K", &["--svg", "none.svg"]);
+    none.fails(4, &["suffices"]);
+    assert!(none.out.contains("65.00 KiB") && !world.path("none.svg").exists());
+    sweep("64K", &[]).fails(4, &["65536"]);
+    assert_eq!(sweep("1M,,2M", &[]).code, Some(2));
+    assert_eq!(sweep("1M,x", &[]).code, Some(2));
+    sweep("100M", &["--svg", "no/where.svg"]).fails(1, &["no/where.svg"]);
+}
+
+/// The drawing is well-formed XML and holds every measured point in both of its series.
+fn drawn(svg: &str, tests: &[Value]) {
+    let mut open = Vec::new();
+    for tag in svg.split('<').skip(1) {
+        let (tag, text) = tag.split_once('>').unwrap();
+        assert!(
+            !text.contains('>') && tag.matches('"').count() % 2 == 0,
+            "{tag}"
+        );
+        let name = tag.split([' ', '/']).find(|word| !word.is_empty()).unwrap();
+        if tag.starts_with('/') {
+            assert_eq!(open.pop(), Some(name), "{tag}");
+        } else if !tag.ends_with('/') {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+    for test in tests {
+        let rate = format!(": {:.2} tok/s", test["mean"].as_f64().unwrap());
+        assert!(svg.matches(&rate).count() >= 2, "{rate} in {svg}");
+    }
+    assert_eq!(svg.matches("<title>").count(), 2 * tests.len());
+}
+
 /// The demo model by hand: all linear maps and the head, one embedding row, 2 of 16 experts.
 #[test]
 fn active_bytes_are_those_of_one_token() {

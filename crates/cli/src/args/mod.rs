@@ -291,6 +291,18 @@ pub(crate) struct BenchArgs {
     #[arg(short = 't', long = "threads", id = "threads", value_name = "N,…")]
     #[arg(value_delimiter = ',', value_parser = values::at_least::<1>())]
     pub(crate) threads: Vec<usize>,
+    /// Most memory to use, as for `run`; several are measured one after the other [default: auto]
+    #[arg(
+        long,
+        value_name = "SIZE,…",
+        value_delimiter = ',',
+        help_heading = "Engine"
+    )]
+    #[arg(value_parser = values::memory)]
+    pub(crate) memory: Vec<Memory>,
+    /// Draw speed and share of experts found in memory against memory
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
     /// Repetitions of each measurement, after one that is not counted
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = values::between::<1, { values::MOST_REPETITIONS }>())]
@@ -303,19 +315,20 @@ pub(crate) struct BenchArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
-    #[command(flatten)]
-    pub(crate) memory: MemoryArgs,
 }
 
 const BENCH_HELP: &str = "\
 Examples:
   lamella bench demo
   lamella bench olmoe-q4 -p 512 -n 64 -b 1,16 -t 1,2 -r 5
+  lamella bench olmoe-q4 --memory 1500M,2500M,4G --svg memory.svg
 
 Token ids are random, the same in every run. `pp512` reads a prompt of 512 tokens, `tg64` decodes
 64 tokens one by one, `tg64x16` does so for 16 conversations together (the rate is their sum).
 The last column of a decode line is the rate times the bytes of the weights a token uses, as a
-share of the read bandwidth measured in the same run with as many threads.";
+share of the read bandwidth measured in the same run with as many threads; it is left out where
+memory has no room for measuring it. Of several memory limits those that do not suffice are told
+with the reason; the exit code is 4 if none does.";
 
 /// `lamella trace`.
 #[derive(Debug, Subcommand)]
