@@ -297,7 +297,7 @@ fn layers_are_dealt_to_machines() {
         r#"{{"machine": [{{"name": "a", "memory": {}}},
             {{"name": "b", "memory": "{}", "link": 0.1}},
             {{"name": "c", "memory": {two}, "disk": 3, "cores": 1}}]}}"#,
-        whole / 2,
+        whole / 10 * 9,
         two
     );
     let tight = machines(&world, "tight.json", &json);

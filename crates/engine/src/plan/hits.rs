@@ -92,7 +92,7 @@ fn recorded(share: f64) -> (f64, f64) {
 /// Experts of one layer that `rows` tokens use together, each `share` of them, if they choose
 /// independently and alike: the share of all.
 pub(super) fn union(share: f64, rows: f64) -> f64 {
-    1.0 - (1.0 - share).powf(rows)
+    1.0 - libm::pow(1.0 - share, rows)
 }
 
 #[cfg(test)]

@@ -75,35 +75,16 @@ pub(super) fn place(
     let state = one.saturating_mul(sessions);
     let least = least(stored, opening, options)?;
     let way = Way::choose(stored, program, options, *shape)?;
-    // Experts leave memory for conversations as these grow.
-    let slots_beside = |state: u64| match &way.workspace {
-        Ok(_) => {
-            // A first page is counted in any case.
-            let more = state.saturating_sub(way.need.state);
-            let reserved = options.reserved.saturating_add(more);
-            let options = Options {
-                reserved,
-                ..options.clone()
-            };
-            way.slots(program, &options)
-        }
-        Err(_) => Ok(0),
+    let beside = Beside {
+        way: &way,
+        opening,
+        options,
     };
     let prompt = conversation_bytes(opening, options, question.prompt.min(opening.context));
-    let slots_then = slots_beside(prompt.saturating_mul(sessions))?;
-    let (slots, slots_first) = (slots_beside(state)?, slots_beside(0)?);
-    let slot_bytes = way.need.slot;
-    // What opening counts has one slot in it.
-    let cache = |slots: u32| {
-        let slots = u64::from(slots).saturating_mul(slot_bytes).max(slot_bytes);
-        (way.need.experts - slot_bytes).saturating_add(slots)
-    };
-    let with = |slots, state| {
-        let but_experts = with_state(&way, options, state) - way.need.experts;
-        but_experts.saturating_add(cache(slots))
-    };
-    let full = with(slots, state);
-    let peak = full.max(with(slots_first, way.need.state));
+    let slots_then = beside.slots(prompt.saturating_mul(sessions))?;
+    let (slots, slots_first) = (beside.slots(state)?, beside.slots(0)?);
+    let full = beside.bytes(slots, state);
+    let peak = full.max(beside.bytes(slots_first, way.need.state));
     let limit = MemoryLimit::resolve(options.memory_limit).bytes;
     let refusal = way.workspace.as_ref().err();
     let refusal = refusal.map(|error| match error {
@@ -121,8 +102,8 @@ pub(super) fn place(
         resident_bytes: way.need.weights,
         slots,
         slots_at_first: slots_first,
-        slot_bytes,
-        cache_bytes: cache(slots),
+        slot_bytes: way.need.slot,
+        cache_bytes: beside.cache(slots),
         workspace_bytes: way.workspace_bytes,
         lists_bytes: way.need.lists,
         loading_bytes: way.need.loading,
@@ -137,6 +118,50 @@ pub(super) fn place(
         placement,
         slots: slots_then,
     })
+}
+
+/// What is beside conversations.
+struct Beside<'a> {
+    way: &'a Way,
+    opening: &'a Opening,
+    options: &'a Options,
+}
+
+impl Beside<'_> {
+    /// Experts in memory beside `state` bytes of conversations, for which they leave as these grow.
+    fn slots(&self, state: u64) -> Result<u32, Error> {
+        if self.way.workspace.is_err() {
+            return Ok(0);
+        }
+        // A first page is counted in any case.
+        let more = state.saturating_sub(self.way.need.state);
+        let options = Options {
+            reserved: self.options.reserved.saturating_add(more),
+            ..self.options.clone()
+        };
+        self.way.slots(&self.opening.program, &options)
+    }
+
+    /// Bytes of so many slots and their lists. What opening counts has one slot in it.
+    fn cache(&self, slots: u32) -> u64 {
+        let need = &self.way.need;
+        let all = u64::from(slots.max(1)).saturating_mul(need.slot);
+        (need.experts - need.slot).saturating_add(all)
+    }
+
+    /// Bytes of everything with so many slots and `state` bytes of conversations. While weights are
+    /// loaded there is neither.
+    fn bytes(&self, slots: u32, state: u64) -> u64 {
+        let Way { need, total, .. } = self.way;
+        let running = self.way.workspace_bytes.saturating_add(state);
+        let running = need
+            .weights
+            .saturating_add(self.cache(slots))
+            .saturating_add(need.lists)
+            .saturating_add(running)
+            .saturating_add(self.options.reserved);
+        running.max(*total)
+    }
 }
 
 /// The way that takes the least, whatever the limit.

@@ -197,9 +197,8 @@ fn range(range: &Range, say: impl Fn(f64) -> String) -> String {
 
 fn advice(plan: &Plan) -> String {
     let Some(best) = plan.advice.first() else {
-        let nothing = "More memory, a faster disk, a smaller encoding or a shorter context would not \
-                       help by 5 %.";
-        return format!("\n{nothing}\n");
+        let changes = "More memory, a faster disk, a smaller encoding or a shorter context";
+        return format!("\n{changes} would not help by 5 %.\n");
     };
     let line = |advice: &Advice| {
         let gain = match advice.gain {

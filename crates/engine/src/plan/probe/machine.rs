@@ -10,7 +10,7 @@ use lamella_kernels::Kernels;
 use lamella_program::Encoding;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Time that reading the disk is measured for.
 const DISK_TIME: Duration = Duration::from_secs(1);
@@ -164,7 +164,9 @@ impl Drop for Written {
 
 /// Writes a file to `dir`, with bytes that no file system can leave out.
 fn write(dir: &Path) -> std::io::Result<Written> {
-    let path = dir.join(format!(".lamella-disk-speed-{}", std::process::id()));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |time| time.as_nanos());
+    let path = dir.join(format!(".lamella-disk-speed-{now}"));
     let mut file = std::fs::File::options()
         .write(true)
         .create_new(true)
