@@ -26,6 +26,7 @@ pub(crate) fn options(
         expert_access: args.reader,
         expert_verify: args.verify.unwrap_or_default(),
         expert_ahead: args.prefetch.unwrap_or(true),
+        mirrors: args.mirror.clone(),
         heat: args.heat.unwrap_or(false).then(files::heat_dir).flatten(),
         pin: u8::try_from(args.pin.unwrap_or(0)).unwrap_or(u8::MAX),
         ..Options::default()

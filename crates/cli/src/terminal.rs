@@ -144,6 +144,7 @@ pub(crate) fn experts_json(counts: &ExpertStatistics) -> serde_json::Value {
         "bytes_read": counts.bytes_read,
         "ahead": counts.ahead,
         "ahead_used": counts.ahead_used,
+        "failures": counts.failures,
         "waited_ms": milliseconds(counts.waited),
         "disk_ms": milliseconds(counts.busy),
     })

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes that may be taken, and how many are. One for each model that is open as a whole.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    room: u64,
+    room: AtomicU64,
     taken: AtomicU64,
 }
 
@@ -23,14 +23,31 @@ impl Ledger {
     /// `room` bytes, all of them free.
     pub(crate) fn new(room: u64) -> Arc<Ledger> {
         Arc::new(Ledger {
-            room,
+            room: AtomicU64::new(room),
             taken: AtomicU64::new(0),
         })
     }
 
     /// Bytes nobody has taken.
     pub(crate) fn left(&self) -> u64 {
-        self.room.saturating_sub(self.taken.load(Ordering::Relaxed))
+        self.room()
+            .saturating_sub(self.taken.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that lack for others to claim `bytes`.
+    pub(crate) fn short(&self, bytes: u64) -> u64 {
+        let need = self.taken.load(Ordering::Relaxed).saturating_add(bytes);
+        need.saturating_sub(self.room())
+    }
+
+    /// Bytes that may be taken.
+    pub(crate) fn room(&self) -> u64 {
+        self.room.load(Ordering::Relaxed)
+    }
+
+    /// From now on so many bytes may be taken, whether or not more are.
+    pub(crate) fn set_room(&self, room: u64) {
+        self.room.store(room, Ordering::Relaxed);
     }
 
     /// Takes `bytes`.
@@ -38,7 +55,7 @@ impl Ledger {
     /// # Errors
     /// [`Error::Memory`] with the sum if there are no more so many.
     pub(crate) fn claim(self: &Arc<Ledger>, bytes: u64) -> Result<Claim, Error> {
-        let more = |taken: u64| taken.checked_add(bytes).filter(|&sum| sum <= self.room);
+        let more = |taken: u64| taken.checked_add(bytes).filter(|&sum| sum <= self.room());
         let (order, taken) = (Ordering::Relaxed, &self.taken);
         match taken.fetch_update(order, order, more) {
             Ok(_) => Ok(Claim {
@@ -49,7 +66,8 @@ impl Ledger {
         }
     }
 
-    fn refusal(&self, taken: u64, bytes: u64) -> Error {
+    /// The error that says why `bytes` bytes more than `taken` are not there.
+    pub(crate) fn refusal(&self, taken: u64, bytes: u64) -> Error {
         let need = taken.saturating_add(bytes);
         Error::Memory {
             sum: format!(
@@ -57,7 +75,7 @@ impl Ledger {
                  bytes ({})",
                 human_bytes(need)
             ),
-            limit: self.room,
+            limit: self.room(),
             origin: "what the model leaves of the memory limit".to_owned(),
             advice: "End other conversations, take a shorter context, or raise the memory limit"
                 .to_owned(),
@@ -66,9 +84,9 @@ impl Ledger {
 }
 
 impl Claim {
-    /// Bytes nobody has claimed.
-    pub(crate) fn left(&self) -> u64 {
-        self.ledger.left()
+    /// What it is claimed from.
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
     }
 
     /// Gives back all but `bytes`, or takes as many.
@@ -124,5 +142,10 @@ mod tests {
         assert!(ledger.claim(u64::MAX).is_err());
         drop(second);
         assert_eq!(ledger.left(), 100);
+        let third = ledger.claim(50);
+        ledger.set_room(40);
+        assert_eq!((ledger.left(), ledger.short(5)), (0, 15));
+        drop(third);
+        assert_eq!((ledger.left(), ledger.short(41)), (40, 1));
     }
 }

@@ -34,6 +34,8 @@ pub struct Model {
     experts: Option<Arc<Counts>>,
     /// What conversations take their memory from, where the model is open as a whole.
     pub(crate) ledger: Option<Arc<Ledger>>,
+    /// Bytes of the memory limit that are not in it.
+    fixed_bytes: u64,
     step_rows: usize,
     pub(crate) context: usize,
     pub(crate) part: Part,
@@ -159,6 +161,7 @@ impl Model {
             executor: Mutex::new(Executor { backend, scratch }),
             experts,
             ledger,
+            fixed_bytes: fit.fixed,
             step_rows: options.step_rows,
             context,
             part: options.part.clone(),
@@ -206,6 +209,29 @@ impl Model {
             self.report.backend,
         )
         .charged(self.ledger.as_ref())
+    }
+
+    /// Changes the memory limit to `bytes`: experts leave memory, or come back as far as there was
+    /// room for them at first. Conversations keep what they have.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if what is there does not fit, [`Error::Setting`] if only a part of the
+    /// model is open; the limit is then what it was.
+    pub fn set_memory_limit(&self, bytes: u64) -> Result<(), Error> {
+        let Some(ledger) = &self.ledger else {
+            return Err(setting("memory", "a part of a model keeps its limit"));
+        };
+        let before = ledger.room();
+        ledger.set_room(bytes.saturating_sub(self.fixed_bytes));
+        let made = self.make_room(0);
+        let made = made.and_then(|()| match ledger.short(0) {
+            0 => Ok(()),
+            short => Err(ledger.refusal(ledger.room(), short)),
+        });
+        if made.is_err() {
+            ledger.set_room(before);
+        }
+        made
     }
 
     /// Has experts leave memory that conversations will take, if they have it.
@@ -441,8 +467,11 @@ fn expert_store(
     };
     let access = expert_access(store, &layers, options)?;
     let fingerprint = store.fingerprint()?;
-    let source = Arc::clone(store);
-    let mut store = ExpertStore::new(source, layers, fit.slots, threads, access, options)?;
+    let mut sources = vec![Arc::clone(store)];
+    for path in &options.mirrors {
+        sources.push(Arc::new(mirror(path, store)?));
+    }
+    let mut store = ExpertStore::new(sources, layers, fit.slots, threads, access, options)?;
     if let Some(ledger) = ledger {
         store.charge(ledger)?;
     }
@@ -450,6 +479,25 @@ fn expert_store(
         store.warm(dir, fingerprint, options.pin);
     }
     Ok(Some(store))
+}
+
+/// The copy of the container `of` in the directory `path`.
+///
+/// # Errors
+/// What opening returns; [`Error::Setting`] if it is another one.
+fn mirror(path: &Path, of: &Store) -> Result<Store, Error> {
+    let copy = Store::open(path, &lower)?;
+    match of.identity() {
+        Some(identity) if copy.identity() == Some(identity) => Ok(copy),
+        Some(_) => Err(setting(
+            "mirror",
+            &format!("{} is no copy of {}", path.display(), of.dir().display()),
+        )),
+        None => Err(setting(
+            "mirror",
+            "only containers have copies that can be told from others; convert the checkpoint",
+        )),
+    }
 }
 
 /// A part has to be one of this program, and drafts need the whole of it.

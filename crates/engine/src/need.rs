@@ -58,6 +58,8 @@ pub(crate) struct Fit {
     pub(crate) slots: u32,
     /// Bytes that they and conversations share.
     pub(crate) room: u64,
+    /// Bytes of everything else.
+    pub(crate) fixed: u64,
 }
 
 /// Chooses how every operand is held so that it all fits. What does not fit otherwise stays on
@@ -76,6 +78,7 @@ pub(crate) fn fit(
     Ok(Fit {
         slots: way.slots(program, options)?,
         room: way.room(options),
+        fixed: way.fixed(options),
         workspace: way.workspace?,
         choices: way.choices,
     })
@@ -152,9 +155,13 @@ impl Way {
     /// Bytes that conversations and experts in memory share.
     pub(crate) fn room(&self, options: &Options) -> u64 {
         let limit = MemoryLimit::resolve(options.memory_limit).bytes;
+        limit.saturating_sub(self.fixed(options))
+    }
+
+    /// Bytes of everything else, once it is open.
+    fn fixed(&self, options: &Options) -> u64 {
         let running = self.need.running(self.workspace_bytes, options);
-        let own = self.need.state.saturating_add(self.need.slot);
-        limit.saturating_sub(running).saturating_add(own)
+        running - self.need.state - self.need.slot
     }
 
     /// Experts that have room at once before there are conversations, if not all are held. Where

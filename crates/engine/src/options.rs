@@ -60,7 +60,7 @@ impl ReadAccess {
 /// When the bytes of an expert are compared with their digest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verify {
-    /// When they are first read.
+    /// When they are first read; later, with a sum that is quicker than the digest.
     #[default]
     First,
     /// Whenever they are read.
@@ -105,6 +105,8 @@ pub struct Options {
     pub expert_verify: Verify,
     /// Whether those are read before a step asks for them, as far as they can be foreseen.
     pub expert_ahead: bool,
+    /// Directories with copies of the container, on other disks, from which experts are read too.
+    pub mirrors: Vec<PathBuf>,
     /// Directory in which is kept what experts of which model are much used, so that the next run
     /// begins with them; `None` keeps nothing.
     pub heat: Option<PathBuf>,
@@ -135,6 +137,7 @@ impl Default for Options {
             expert_access: None,
             expert_verify: Verify::First,
             expert_ahead: true,
+            mirrors: Vec::new(),
             heat: None,
             pin: 0,
             part: Part::Whole,

@@ -30,7 +30,12 @@ pub(crate) struct EngineArgs {
     /// [default: direct, where it can be and memory has no room for them there]
     #[arg(long, value_name = "HOW", value_parser = values::reader())]
     pub(crate) reader: Option<ReadAccess>,
-    /// When what is read of them is checked against its digest [default: first]
+    /// A copy of the container on another disk, read too where experts do not fit into memory; may
+    /// be repeated
+    #[arg(long, value_name = "DIR")]
+    pub(crate) mirror: Vec<PathBuf>,
+    /// When what is read of them is checked against its digest; first is then followed
+    /// by a quicker check [default: first]
     #[arg(long, value_name = "WHEN", value_parser = values::verify())]
     pub(crate) verify: Option<Verify>,
     /// Read experts before they are asked for, where they can be foreseen; never changes an answer

@@ -13,6 +13,7 @@ pub(crate) struct Counts {
     pub(super) bytes_read: AtomicU64,
     pub(super) ahead: AtomicU64,
     pub(super) ahead_used: AtomicU64,
+    pub(super) failures: AtomicU64,
     pub(super) waited_nanoseconds: AtomicU64,
     pub(super) busy_nanoseconds: AtomicU64,
 }
@@ -29,6 +30,7 @@ impl Counts {
             bytes_read: read(&self.bytes_read),
             ahead: read(&self.ahead),
             ahead_used: read(&self.ahead_used),
+            failures: read(&self.failures),
             waited: Duration::from_nanos(read(&self.waited_nanoseconds)),
             busy: Duration::from_nanos(read(&self.busy_nanoseconds)),
         }
@@ -62,6 +64,8 @@ pub struct ExpertStatistics {
     pub ahead: u64,
     /// Of those, asked for before they left.
     pub ahead_used: u64,
+    /// Reads that failed, whether another one helped or not.
+    pub failures: u64,
     /// Time that steps have waited for experts, with nothing else to do.
     pub waited: Duration,
     /// Time in which something was being read, whether a step waited for it or not.
@@ -80,6 +84,7 @@ impl ExpertStatistics {
             bytes_read: self.bytes_read.saturating_sub(earlier.bytes_read),
             ahead: self.ahead.saturating_sub(earlier.ahead),
             ahead_used: self.ahead_used.saturating_sub(earlier.ahead_used),
+            failures: self.failures.saturating_sub(earlier.failures),
             waited: self.waited.saturating_sub(earlier.waited),
             busy: self.busy.saturating_sub(earlier.busy),
         }

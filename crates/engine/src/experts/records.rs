@@ -1,5 +1,6 @@
 //! Experts from a model's files: read, checked, and put as the kernels read them.
 
+use super::counts::{Counts, add};
 use super::layers::{Bank, Layers};
 use super::reader::Fetch;
 use crate::error::Error;
@@ -9,40 +10,54 @@ use crate::weights::load_rows;
 use lamella_container::{ExpertBank, Store};
 use lamella_program::Encoding;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use twox_hash::XxHash3_64;
 
-/// The records of a model's files.
+/// The records of a model's files, of which there may be several copies.
 pub(super) struct Records {
-    source: Arc<Store>,
+    copies: Vec<Copy>,
     layers: Arc<Layers>,
     /// Of each bank whose experts lie in the files as they lie in slots, that bank there.
     whole: Vec<Option<(ExpertBank, Encoding)>>,
     direct: bool,
     verify: Verify,
-    /// Records whose bytes were once what they should be.
-    verified: Vec<AtomicBool>,
+    /// Of each record whose bytes were once what they should be, a quick sum of them.
+    sums: Vec<AtomicU64>,
+    counts: Arc<Counts>,
+}
+
+/// The same files on another disk.
+struct Copy {
+    source: Arc<Store>,
+    /// Bytes that are being read from it.
+    outstanding: AtomicU64,
 }
 
 impl Records {
-    /// The experts `layers` in `source`.
+    /// The experts `layers`, which each of `sources` has.
     pub(super) fn new(
-        source: Arc<Store>,
+        sources: Vec<Arc<Store>>,
         layers: Arc<Layers>,
-        access: ReadAccess,
-        verify: Verify,
+        (access, verify): (ReadAccess, Verify),
+        counts: Arc<Counts>,
     ) -> Records {
-        let whole = layers.banks.iter().map(|bank| whole(&source, bank));
+        let whole = layers.banks.iter().map(|bank| whole(&sources[0], bank));
         let whole: Vec<_> = whole.collect();
         let records = layers.records() as usize;
+        let copy = |source| Copy {
+            source,
+            outstanding: AtomicU64::new(0),
+        };
         Records {
             direct: access == ReadAccess::Direct,
-            verified: std::iter::repeat_with(AtomicBool::default)
+            sums: std::iter::repeat_with(AtomicU64::default)
                 .take(records)
                 .collect(),
-            source,
+            copies: sources.into_iter().map(copy).collect(),
             layers,
             whole,
             verify,
+            counts,
         }
     }
 
@@ -51,52 +66,101 @@ impl Records {
         self.whole.iter().all(Option::is_some)
     }
 
-    fn once(&self, record: u32, slot: &mut [u8]) -> Result<u64, Error> {
-        let at = record as usize;
-        let check = match self.verify {
-            Verify::Always => true,
-            Verify::First => !self.verified[at].load(Ordering::Relaxed),
-            Verify::Never => false,
-        };
+    /// Reads a record from one of the copies.
+    fn once(&self, copy: &Copy, record: u32, slot: &mut [u8]) -> Result<u64, Error> {
         let (bank, expert) = self.layers.expert_of(record);
         let number = self.layers.bank_of(bank.layer).unwrap_or_default();
+        let source = &copy.source;
         if let Some((whole, encoding)) = &self.whole[number]
-            && let Some(place) = self.source.expert_record(whole, expert, *encoding)
+            && let Some(place) = source.expert_record(whole, expert, *encoding)
         {
-            self.source.read_record(&place, self.direct, slot)?;
-            if check {
-                let bytes = &slot[..place.length as usize];
-                self.source.check_expert(whole, expert, *encoding, bytes)?;
-                self.verified[at].store(true, Ordering::Relaxed);
-            }
+            source.read_record(&place, self.direct, slot)?;
+            let bytes = &slot[..place.length as usize];
+            let digest = || Ok(source.check_expert(whole, expert, *encoding, bytes)?);
+            self.check(record, bytes, &digest)?;
             return Ok(place.length);
         }
         for map in &bank.maps {
             let slot = &mut slot[map.place.clone()];
-            load_rows(
-                &self.source,
-                (map.id, expert),
-                map.choice,
-                0..map.rows,
-                slot,
-            )?;
+            let id = (map.id, expert);
+            load_rows(source, id, map.choice, 0..map.rows, slot)?;
         }
+        // Reading so has checked the digests, where there are any.
+        let changed = || {
+            Err(Error::File {
+                path: source.dir().to_owned(),
+                message: "a file is not what it was when it was first read; it was changed or \
+                          damaged while the model was open"
+                    .to_owned(),
+            })
+        };
+        let sum = self.sums[record as usize].load(Ordering::Relaxed);
+        let known = if sum == 0 {
+            &|| Ok(())
+        } else {
+            &changed as Digest<'_>
+        };
+        self.check(record, &slot[..bank.bytes()], known)?;
         Ok(bank.bytes() as u64)
+    }
+
+    /// Checks the bytes of a record by their digest; when they have passed once, by a sum that is
+    /// much quicker, and by the digest again if that is another one.
+    fn check(&self, record: u32, bytes: &[u8], digest: Digest<'_>) -> Result<(), Error> {
+        match self.verify {
+            Verify::Never => Ok(()),
+            Verify::Always => digest(),
+            Verify::First => {
+                let known = &self.sums[record as usize];
+                // Never 0, which says that there is none.
+                let sum = XxHash3_64::oneshot(bytes) | 1;
+                if known.load(Ordering::Relaxed) != sum {
+                    digest()?;
+                    known.store(sum, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The copies, those first that have the least to do.
+    fn turns(&self) -> Vec<&Copy> {
+        let mut copies: Vec<&Copy> = self.copies.iter().collect();
+        copies.sort_by_key(|copy| copy.outstanding.load(Ordering::Relaxed));
+        copies
     }
 }
 
+/// Says whether bytes are what they should be.
+type Digest<'a> = &'a dyn Fn() -> Result<(), Error>;
+
 impl Fetch for Records {
-    /// Tries twice: a disk may stumble, and what it gave damaged may come whole the next time.
+    /// Tries every copy, and a single one twice: a disk may stumble, and what it gave damaged may
+    /// come whole the next time.
     fn fetch(&self, record: u32, slot: &mut [u8]) -> Result<u64, Error> {
-        let read = self.once(record, slot);
-        let read = read.or_else(|_| self.once(record, slot));
-        read.map_err(|cause| {
-            let (bank, expert) = self.layers.expert_of(record);
-            Error::Expert {
-                layer: bank.layer,
-                expert,
-                cause: Box::new(cause),
+        let (bank, expert) = self.layers.expert_of(record);
+        let (turns, bytes) = (self.turns(), bank.bytes() as u64);
+        let again = turns.iter().take(usize::from(turns.len() == 1));
+        let mut first = None;
+        for copy in turns.iter().chain(again) {
+            copy.outstanding.fetch_add(bytes, Ordering::Relaxed);
+            let read = self.once(copy, record, slot);
+            copy.outstanding.fetch_sub(bytes, Ordering::Relaxed);
+            match read {
+                Ok(bytes) => return Ok(bytes),
+                Err(error) => {
+                    add(&self.counts.failures, 1);
+                    first.get_or_insert(error);
+                }
             }
+        }
+        let none = Error::Stopped {
+            doing: "reading an expert",
+        };
+        Err(Error::Expert {
+            layer: bank.layer,
+            expert,
+            cause: Box::new(first.unwrap_or(none)),
         })
     }
 }

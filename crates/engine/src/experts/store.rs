@@ -67,29 +67,31 @@ pub(crate) struct ExpertStore {
 }
 
 impl ExpertStore {
-    /// Empty slots, as many as told, for experts read from `source` as told; `threads` threads put
-    /// them as the kernels read them, where they do not lie so.
+    /// Empty slots, as many as told, for experts read as told from `sources`, of which each has all;
+    /// `threads` threads put them as the kernels read them, where they do not lie so.
     ///
     /// # Errors
     /// [`Error::Allocation`], [`Error::Threads`].
     pub(crate) fn new(
-        source: Arc<Store>,
+        sources: Vec<Arc<Store>>,
         layers: Layers,
         count: u32,
         threads: usize,
         access: ReadAccess,
         options: &Options,
     ) -> Result<Self, Error> {
-        /// Reads on their way at once: one is finished while others are at the disk.
+        /// Reads on their way at once from each copy: one is finished while others are at the disk.
         const READERS: usize = 4;
-        let layers = Arc::new(layers);
-        let records = Records::new(source, Arc::clone(&layers), access, options.expert_verify);
+        let (layers, counts) = (Arc::new(layers), Arc::new(Counts::default()));
+        let readers = READERS * sources.len();
+        let how = (access, options.expert_verify);
+        let records = Records::new(sources, Arc::clone(&layers), how, Arc::clone(&counts));
         let threads = match records.all_whole() {
-            true => READERS,
+            true => readers,
             false => threads,
         };
         let how = (threads.min(count as usize), options.expert_ahead);
-        Self::over(Arc::new(records), layers, count, how)
+        Self::over(Arc::new(records), layers, count, how, counts)
     }
 
     /// Empty slots, as many as told, for experts that `threads` threads get from `fetch`.
@@ -101,8 +103,11 @@ impl ExpertStore {
         layers: Arc<Layers>,
         count: u32,
         (threads, ahead): (usize, bool),
+        counts: Arc<Counts>,
     ) -> Result<Self, Error> {
         let records = layers.records();
+        counts.experts.store(records.into(), Ordering::Relaxed);
+        counts.slots.store(count.into(), Ordering::Relaxed);
         let slots = Arc::new(Slots::new(count, layers.slot)?);
         Ok(ExpertStore {
             reader: Reader::new(fetch, Arc::clone(&slots), threads)?,
@@ -123,11 +128,7 @@ impl ExpertStore {
             retired: Vec::new(),
             claim: None,
             heat: None,
-            counts: Arc::new(Counts {
-                experts: u64::from(records).into(),
-                slots: u64::from(count).into(),
-                ..Counts::default()
-            }),
+            counts,
             layers,
         })
     }
@@ -150,16 +151,16 @@ impl ExpertStore {
         let Some(claim) = &self.claim else {
             return Ok(());
         };
-        let (left, slot) = (claim.left(), self.layers.slot_bytes());
-        let count = match bytes.checked_sub(left) {
-            Some(short) => {
+        let (ledger, slot) = (claim.ledger(), self.layers.slot_bytes());
+        let count = match ledger.short(bytes) {
+            0 => {
+                let more = ledger.left().saturating_sub(bytes) / slot;
+                self.most + more.min(self.retired.len() as u64) as usize
+            }
+            short => {
                 let fewer = short.div_ceil(slot).min(self.most as u64 - 1);
                 self.give_up(fewer as usize)?;
                 self.most
-            }
-            None => {
-                let more = ((left - bytes) / slot).min(self.retired.len() as u64);
-                self.most + more as usize
             }
         };
         let Some(claim) = &mut self.claim else {

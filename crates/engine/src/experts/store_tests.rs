@@ -84,7 +84,7 @@ impl Fetch for Disk {
 
 fn store(disk: &Arc<Disk>, slots: u32, threads: usize) -> ExpertStore {
     let disk: Arc<dyn Fetch> = Arc::clone(disk) as _;
-    ExpertStore::over(disk, layers(), slots, (threads, true)).expect("a store")
+    ExpertStore::over(disk, layers(), slots, (threads, true), Arc::default()).expect("a store")
 }
 
 /// Uses `experts` of `layer` as a step does.
