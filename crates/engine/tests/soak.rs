@@ -190,12 +190,10 @@ fn nothing_grows_drifts_or_differs() {
         refused: 0,
         failed: 0,
     };
-    let pack = std::fs::read_dir(&path)
-        .expect("lists")
-        .map(|entry| entry.expect("entry").path());
-    let pack = pack
-        .max_by_key(|path| path.metadata().map_or(0, |m| m.len()))
-        .expect("a pack");
+    let bank = model.store().banks()[0].clone();
+    let record = model.store().expert_record(&bank, 0, Encoding::Q8);
+    let pack = model.store().file(record.expect("in one piece").file);
+    let pack = pack.expect("a pack").to_owned();
     let sound = std::fs::read(&pack).expect("reads");
     let start = Instant::now();
     let (mut broken, mut early, mut changes) = (false, None, 0u64);
