@@ -19,8 +19,12 @@ impl Free {
         let taken = report.resident_bytes.saturating_add(report.workspace_bytes);
         Free {
             limit: MemoryLimit::resolve(asked),
-            // What the machine has to offer is counted after the model was loaded.
-            taken: if asked.is_some() { taken } else { 0 },
+            // What the machine has to offer is counted after the model was loaded. Experts that do
+            // not all fit leave for conversations; those that have no room even so are refused.
+            taken: match asked.is_some() && model.experts().is_none() {
+                true => taken,
+                false => 0,
+            },
         }
     }
 
