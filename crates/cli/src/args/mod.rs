@@ -396,8 +396,8 @@ pub(crate) struct ReplayArgs {
 
 const REPLAY_HELP: &str = "\
 Lines of one layer that follow each other are the rows of one step; a layer that is not above the
-one before begins the next step, and so does an empty line. `online` follows whichever policy would have done best lately;
-`belady` knows what comes and is the bound of them all.";
+one before begins the next step, and so does an empty line. `online` follows whichever policy would
+have done best lately; `belady` knows what comes and is the bound of them all.";
 
 /// `lamella config`: every setting, so that flags can be tried.
 #[derive(Debug, Args)]
