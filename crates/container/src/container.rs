@@ -177,11 +177,12 @@ pub(crate) fn read_entry(dir: &Path, entry: &FileEntry, limit: u64) -> Result<Ve
 }
 
 fn open_pack(path: &Path, length: u64) -> Result<DataFile, Error> {
-    let file = match DataFile::open(path.to_owned()) {
+    let mut file = match DataFile::open(path.to_owned()) {
         Err(Error::NotFound(path)) => return Err(Error::Absent(path)),
         other => other?,
     };
     check_length(path, file.length, length)?;
+    file.open_direct();
     Ok(file)
 }
 

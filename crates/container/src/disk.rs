@@ -5,7 +5,6 @@ use crate::safetensors::LFS_PREFIX;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 /// Longest text file (tokenizer, template, configuration) that is read, in bytes.
 pub const MAX_TEXT_BYTES: u64 = 256 << 20;
@@ -17,7 +16,7 @@ pub(crate) struct DataFile {
     pub(crate) length: u64,
     file: File,
     /// The file opened once more to read past the page cache, where its system can.
-    direct: OnceLock<Option<File>>,
+    direct: Option<File>,
 }
 
 impl DataFile {
@@ -36,7 +35,7 @@ impl DataFile {
             path,
             length,
             file,
-            direct: OnceLock::new(),
+            direct: None,
         })
     }
 
@@ -45,14 +44,14 @@ impl DataFile {
         read_exact_at(&self.file, buffer, offset).map_err(|e| Error::io(&self.path, "read", e))
     }
 
-    /// Whether its bytes can be read past the page cache; tried with a read.
+    /// Whether its bytes can be read past the page cache.
     pub(crate) fn is_direct(&self) -> bool {
-        self.direct().is_some()
+        self.direct.is_some()
     }
 
-    fn direct(&self) -> Option<&File> {
-        let direct = self.direct.get_or_init(|| direct::open(&self.path));
-        direct.as_ref()
+    /// Opens it for reads past the page cache too, if its system does them.
+    pub(crate) fn open_direct(&mut self) {
+        self.direct = direct::open(&self.path);
     }
 
     /// Fills the first `needed` bytes of `buffer` from `offset` past the page cache. The address,
@@ -64,7 +63,7 @@ impl DataFile {
         needed: usize,
         offset: u64,
     ) -> Result<(), Error> {
-        let Some(file) = self.direct() else {
+        let Some(file) = &self.direct else {
             return self.read_at(&mut buffer[..needed], offset);
         };
         direct::read(file, buffer, needed, offset).map_err(|e| Error::io(&self.path, "read", e))
@@ -111,8 +110,11 @@ mod direct {
         let mut options = File::options();
         let file = options.read(true).custom_flags(flags).open(path).ok()?;
         let mut block = Block([0; DIRECT_ALIGN]);
-        file.read_at(&mut block.0, 0).ok()?;
-        Some(file)
+        // Some systems refuse only to read. Whatever else goes wrong is no matter of the way.
+        let refused =
+            |e: Error| matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported);
+        let read = file.read_at(&mut block.0, 0);
+        (!read.is_err_and(refused)).then_some(file)
     }
 
     pub(super) fn read(file: &File, buffer: &mut [u8], needed: usize, offset: u64) -> Result<()> {

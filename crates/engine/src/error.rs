@@ -10,8 +10,8 @@ pub enum Error {
     /// The model's files could not be opened or read.
     #[error(transparent)]
     Container(#[from] lamella_container::Error),
-    /// An expert that is not in memory cannot be had. The conversation is as it was before the step,
-    /// which may be tried again.
+    /// An expert that is not in memory cannot be had. The conversation is as it was before the
+    /// step, which may be tried again.
     #[error("expert {expert} of layer {layer}: {cause}")]
     Expert {
         /// The layer, the draft's counted behind the others.

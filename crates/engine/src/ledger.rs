@@ -1,9 +1,10 @@
 //! What conversations and experts in memory take of the room that the model leaves them.
 
 use crate::error::Error;
+use crate::model::{Model, setting};
 use lamella_container::human_bytes;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 
 /// Bytes that may be taken, and how many are. One for each model that is open as a whole.
 #[derive(Debug)]
@@ -115,6 +116,44 @@ impl Ledger {
 impl Drop for Claim {
     fn drop(&mut self) {
         self.ledger.give(self.bytes);
+    }
+}
+
+impl Model {
+    /// Changes the memory limit to `bytes`: experts leave memory, or come back as far as there was
+    /// room for them at first. Conversations keep what they have.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if what is there does not fit, [`Error::Setting`] if only a part of the
+    /// model is open; the limit is then what it was.
+    pub fn set_memory_limit(&self, bytes: u64) -> Result<(), Error> {
+        let Some(ledger) = &self.ledger else {
+            return Err(setting("memory", "a part of a model keeps its limit"));
+        };
+        let before = ledger.room();
+        ledger.set_room(bytes.saturating_sub(self.fixed_bytes));
+        let made = self.make_room(0);
+        let made = made.and_then(|()| match ledger.short(0) {
+            0 => Ok(()),
+            short => Err(ledger.refusal(ledger.room(), short)),
+        });
+        if made.is_err() {
+            ledger.set_room(before);
+        }
+        made
+    }
+
+    /// Has experts leave memory that conversations will take, if they have it.
+    ///
+    /// # Errors
+    /// Of reads that were on their way.
+    pub(crate) fn make_room(&self, bytes: u64) -> Result<(), Error> {
+        // Only they can; a step that runs need not be waited for without them.
+        if self.experts.is_none() || self.ledger.is_none() {
+            return Ok(());
+        }
+        let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
+        executor.backend.make_room(bytes)
     }
 }
 

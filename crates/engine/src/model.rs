@@ -3,7 +3,7 @@
 use crate::backend::{Backend, cpu, reference};
 use crate::cancel::Cancel;
 use crate::error::Error;
-use crate::experts::{Counts, ExpertStatistics, ExpertStore, Layers, expert_access};
+use crate::experts::{Counts, ExpertStatistics, ExpertStore, expert_store};
 use crate::identity::numeric_class;
 use crate::ledger::Ledger;
 use crate::memory::{MemoryLimit, check_stacks};
@@ -30,12 +30,12 @@ use std::time::{Duration, Instant};
 pub struct Model {
     pub(crate) program: Arc<Program>,
     store: Arc<Store>,
-    executor: Mutex<Executor>,
-    experts: Option<Arc<Counts>>,
+    pub(crate) executor: Mutex<Executor>,
+    pub(crate) experts: Option<Arc<Counts>>,
     /// What conversations take their memory from, where the model is open as a whole.
     pub(crate) ledger: Option<Arc<Ledger>>,
     /// Bytes of the memory limit that are not in it.
-    fixed_bytes: u64,
+    pub(crate) fixed_bytes: u64,
     step_rows: usize,
     pub(crate) context: usize,
     pub(crate) part: Part,
@@ -211,42 +211,6 @@ impl Model {
         .charged(self.ledger.as_ref())
     }
 
-    /// Changes the memory limit to `bytes`: experts leave memory, or come back as far as there was
-    /// room for them at first. Conversations keep what they have.
-    ///
-    /// # Errors
-    /// [`Error::Memory`] if what is there does not fit, [`Error::Setting`] if only a part of the
-    /// model is open; the limit is then what it was.
-    pub fn set_memory_limit(&self, bytes: u64) -> Result<(), Error> {
-        let Some(ledger) = &self.ledger else {
-            return Err(setting("memory", "a part of a model keeps its limit"));
-        };
-        let before = ledger.room();
-        ledger.set_room(bytes.saturating_sub(self.fixed_bytes));
-        let made = self.make_room(0);
-        let made = made.and_then(|()| match ledger.short(0) {
-            0 => Ok(()),
-            short => Err(ledger.refusal(ledger.room(), short)),
-        });
-        if made.is_err() {
-            ledger.set_room(before);
-        }
-        made
-    }
-
-    /// Has experts leave memory that conversations will take, if they have it.
-    ///
-    /// # Errors
-    /// Of reads that were on their way.
-    pub(crate) fn make_room(&self, bytes: u64) -> Result<(), Error> {
-        // Only they can; a step that runs need not be waited for without them.
-        if self.experts.is_none() || self.ledger.is_none() {
-            return Ok(());
-        }
-        let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
-        executor.backend.make_room(bytes)
-    }
-
     /// Has steps count their time by operator, or (`None`) no longer. The reference backend never
     /// does.
     pub fn set_profiling(&self, source: Option<TimeSource>) {
@@ -365,7 +329,7 @@ pub fn lower(config: &str, tensors: &[TensorInfo]) -> Result<Program, Vec<Defect
     })
 }
 
-fn setting(name: &'static str, message: &str) -> Error {
+pub(crate) fn setting(name: &'static str, message: &str) -> Error {
     Error::Setting {
         name,
         message: message.to_owned(),
@@ -453,51 +417,6 @@ fn prepare(
             (Box::new(reference), None)
         }
     })
-}
-
-/// Room for some of the experts, if not all of them fit.
-fn expert_store(
-    (store, program, fit): (&Arc<Store>, &Program, &Fit),
-    options: &Options,
-    threads: usize,
-    ledger: Option<&Arc<Ledger>>,
-) -> Result<Option<ExpertStore>, Error> {
-    let Some(layers) = Layers::of(program, &fit.choices)? else {
-        return Ok(None);
-    };
-    let access = expert_access(store, &layers, options)?;
-    let fingerprint = store.fingerprint()?;
-    let mut sources = vec![Arc::clone(store)];
-    for path in &options.mirrors {
-        sources.push(Arc::new(mirror(path, store)?));
-    }
-    let mut store = ExpertStore::new(sources, layers, fit.slots, threads, access, options)?;
-    if let Some(ledger) = ledger {
-        store.charge(ledger)?;
-    }
-    if let Some(dir) = &options.heat {
-        store.warm(dir, fingerprint, options.pin);
-    }
-    Ok(Some(store))
-}
-
-/// The copy of the container `of` in the directory `path`.
-///
-/// # Errors
-/// What opening returns; [`Error::Setting`] if it is another one.
-fn mirror(path: &Path, of: &Store) -> Result<Store, Error> {
-    let copy = Store::open(path, &lower)?;
-    match of.identity() {
-        Some(identity) if copy.identity() == Some(identity) => Ok(copy),
-        Some(_) => Err(setting(
-            "mirror",
-            &format!("{} is no copy of {}", path.display(), of.dir().display()),
-        )),
-        None => Err(setting(
-            "mirror",
-            "only containers have copies that can be told from others; convert the checkpoint",
-        )),
-    }
 }
 
 /// A part has to be one of this program, and drafts need the whole of it.

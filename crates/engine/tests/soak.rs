@@ -145,65 +145,67 @@ fn expected(model: &Model, ids: &[u32], starts: usize) -> Vec<Vec<Vec<u32>>> {
     (0..starts).map(of).collect()
 }
 
-#[test]
-fn nothing_grows_drifts_or_differs() {
-    let seconds = std::env::var("LAMELLA_SOAK_SECONDS");
-    let seconds = seconds.map_or(4, |text| text.parse().expect("a number of seconds"));
-    let temporary = tempfile::tempdir().expect("a directory");
-    let path = converted(
-        &repository("fixtures/olmoe-101"),
-        &temporary.path().join("q8"),
-    );
+/// A model of which about half of the experts fit, and the bytes of the least and of all of it.
+fn opened(path: &Path, heat: &Path, ids: Vec<u32>) -> (Soak, u64, u64) {
     let options = Options {
         threads: Some(2),
         step_rows: 16,
         context: Some(64),
-        heat: Some(temporary.path().join("heat")),
+        heat: Some(heat.to_owned()),
         pin: 10,
         ..Options::default()
     };
-    let mut ids = reference_sequence(&repository("fixtures/olmoe-101"));
-    ids.extend(ids.clone());
-    let starts = 4;
-    let all = open(&path, &options);
-    let expected = expected(&all, &ids, starts);
+    let all = open(path, &options);
+    let expected = expected(&all, &ids, 4);
     let whole = all.report().resident_bytes + all.report().workspace_bytes;
     drop(all);
-    let least = least(&path, &options);
+    let least = least(path, &options);
     let limits = Options {
         memory_limit: Some(whole - whole / 8),
         ..options
     };
-    let model = open(&path, &limits);
+    let model = open(path, &limits);
     assert!(model.experts().is_some(), "not all fit");
     let talks = vec![Talk {
         session: model.session(),
         first: 0,
     }];
-    let mut soak = Soak {
-        model: Arc::clone(&model),
+    let soak = Soak {
+        model,
         ids,
         expected,
         talks,
-        rng: ChaCha8Rng::seed_from_u64(seconds),
+        rng: ChaCha8Rng::seed_from_u64(1),
         steps: 0,
         refused: 0,
         failed: 0,
     };
+    (soak, least, whole)
+}
+
+/// The file of the first layer's experts, and what is in it.
+fn pack(model: &Model) -> (PathBuf, Vec<u8>) {
     let bank = model.store().banks()[0].clone();
     let record = model.store().expert_record(&bank, 0, Encoding::Q8);
     let pack = model.store().file(record.expect("in one piece").file);
     let pack = pack.expect("a pack").to_owned();
     let sound = std::fs::read(&pack).expect("reads");
-    let start = Instant::now();
+    (pack, sound)
+}
+
+/// Goes on for `seconds`; bytes of the process after a quarter of that, and how often the budget
+/// has changed.
+fn go_on(soak: &mut Soak, seconds: u64, [least, whole]: [u64; 2]) -> (u64, u64) {
+    let (pack, sound) = pack(&soak.model);
+    let (start, time) = (Instant::now(), Duration::from_secs(seconds));
     let (mut broken, mut early, mut changes) = (false, None, 0u64);
-    while start.elapsed() < Duration::from_secs(seconds) {
+    while start.elapsed() < time {
         for _ in 0..50 {
             soak.turn();
             soak.step(broken);
         }
         let limit = least + soak.rng.next_u64() % (whole - least);
-        changes += u64::from(model.set_memory_limit(limit).is_ok());
+        changes += u64::from(soak.model.set_memory_limit(limit).is_ok());
         if soak.below(3) == 0 {
             broken = !broken;
             let mut bytes = sound.clone();
@@ -215,13 +217,29 @@ fn nothing_grows_drifts_or_differs() {
             }
             std::fs::write(&pack, &bytes).expect("writes");
         }
-        if start.elapsed() > Duration::from_secs(seconds) / 4 {
+        if start.elapsed() > time / 4 {
             early.get_or_insert_with(resident);
         }
     }
     std::fs::write(&pack, &sound).expect("writes");
-    let counted = model.experts().expect("not all fit");
-    let (now, early) = (resident(), early.expect("a quarter of the time"));
+    (early.expect("a quarter of the time"), changes)
+}
+
+#[test]
+fn nothing_grows_drifts_or_differs() {
+    let seconds = std::env::var("LAMELLA_SOAK_SECONDS");
+    let seconds = seconds.map_or(4, |text| text.parse().expect("a number of seconds"));
+    let temporary = tempfile::tempdir().expect("a directory");
+    let path = converted(
+        &repository("fixtures/olmoe-101"),
+        &temporary.path().join("q8"),
+    );
+    let mut ids = reference_sequence(&repository("fixtures/olmoe-101"));
+    ids.extend(ids.clone());
+    let (mut soak, least, whole) = opened(&path, &temporary.path().join("heat"), ids);
+    let (early, changes) = go_on(&mut soak, seconds, [least, whole]);
+    let counted = soak.model.experts().expect("not all fit");
+    let now = resident();
     println!(
         "{} steps, {} refused, {} failed, {changes} budgets; {early} bytes after a quarter, {now} \
          at the end; {counted:?}",
@@ -234,9 +252,8 @@ fn nothing_grows_drifts_or_differs() {
     assert!(now < early + (16 << 20), "{early} bytes, then {now}");
     soak.talks.truncate(1);
     soak.talks[0].session.truncate(0).expect("to the start");
-    model
-        .set_memory_limit(whole - whole / 8)
-        .expect("as at first");
+    let before = whole - whole / 8;
+    soak.model.set_memory_limit(before).expect("as at first");
     for _ in 0..MOST {
         soak.step(false);
     }

@@ -4,6 +4,7 @@
 //! that is not what it should be is as good as none.
 
 use crate::error::Error;
+use rustix::process::getpid;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -104,7 +105,7 @@ fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(dir)?;
     // Several programs may write at once: each its own file.
-    let new = path.with_extension(format!("{}.new", std::process::id()));
+    let new = path.with_extension(format!("{}.new", getpid().as_raw_nonzero()));
     let mut file = std::fs::File::create(&new)?;
     let written = file
         .write_all(bytes)

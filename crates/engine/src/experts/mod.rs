@@ -12,6 +12,7 @@ mod layers;
 mod lfru;
 mod lists;
 mod lru;
+mod open;
 mod policy;
 mod reader;
 mod records;
@@ -23,8 +24,8 @@ mod store;
 pub(crate) use counts::Counts;
 pub use counts::ExpertStatistics;
 pub(crate) use layers::{Layers, Which, expert_operands};
+pub(crate) use open::expert_store;
 pub use policy::PolicyKind;
-pub(crate) use records::expert_access;
 pub use replay::{Replayed, Trace};
 pub(crate) use store::ExpertStore;
 

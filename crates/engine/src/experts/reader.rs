@@ -37,6 +37,8 @@ pub(super) enum Priority {
 pub(super) struct Job {
     pub(super) record: u32,
     pub(super) slot: u32,
+    /// Number of the step that asked for it; 0 if none has.
+    pub(super) step: u64,
 }
 
 /// A job that was done.

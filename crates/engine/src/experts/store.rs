@@ -27,7 +27,8 @@ struct Foreseen {
     certain: bool,
 }
 
-/// Of what was foreseen of a layer, the share that it then needed: below this, it is not read ahead.
+/// Of what was foreseen of a layer, the share that it then needed: below this, it is not read
+/// ahead.
 const USEFUL: f32 = 0.5;
 
 /// Slots, what is in them, and who fills them.
@@ -56,6 +57,8 @@ pub(crate) struct ExpertStore {
     useful: Vec<f32>,
     /// The bank of the held experts.
     bank: usize,
+    /// Counts what was held.
+    step: u64,
     /// Slots there are, and those that are given up.
     most: usize,
     retired: Vec<u32>,
@@ -124,6 +127,7 @@ impl ExpertStore {
             next: Foreseen::default(),
             useful: vec![USEFUL; layers.banks.len()],
             bank: 0,
+            step: 0,
             most: count as usize,
             retired: Vec::new(),
             claim: None,
@@ -211,7 +215,12 @@ impl ExpertStore {
         for &record in hottest.iter().take(self.most) {
             if let Place::New(slot) = self.cache.place_ahead(record) {
                 add(&self.counts.ahead, 1);
-                self.reader.submit(Job { record, slot }, Priority::Warm);
+                let job = Job {
+                    record,
+                    slot,
+                    step: 0,
+                };
+                self.reader.submit(job, Priority::Warm);
             }
         }
         self.heat = Some(heat);
@@ -252,6 +261,7 @@ impl ExpertStore {
         // What was expected of this layer and not begun: it is needed now, or was a mistake.
         let of = self.range_of(bank);
         self.withdraw(&|job, priority| priority == Priority::Ahead && of.contains(&job.record));
+        self.step += 1;
         self.records.clear();
         self.reader.collect(&mut self.finished);
         self.settle()?;
@@ -349,7 +359,12 @@ impl ExpertStore {
         match self.cache.place_ahead(record) {
             Place::New(slot) => {
                 add(&self.counts.ahead, 1);
-                self.reader.submit(Job { record, slot }, Priority::Ahead);
+                let job = Job {
+                    record,
+                    slot,
+                    step: 0,
+                };
+                self.reader.submit(job, Priority::Ahead);
                 true
             }
             Place::Here(_) => true,
@@ -473,7 +488,9 @@ impl ExpertStore {
                     return Ok((slot, !loading));
                 }
                 Place::New(slot) => {
-                    self.reader.submit(Job { record, slot }, Priority::Demand);
+                    let step = self.step;
+                    self.reader
+                        .submit(Job { record, slot, step }, Priority::Demand);
                     return Ok((slot, false));
                 }
                 Place::Full => self.empty_a_slot(cancel)?,
@@ -507,7 +524,9 @@ impl ExpertStore {
     /// Takes note of what was finished.
     ///
     /// # Errors
-    /// The first of those that records of the step met. Others are gone as if never ordered.
+    /// The first of those that met records of the step and were read for it. What was begun for
+    /// another reason is read again, since the disk may be sound by now; what the step does not
+    /// need is gone as if never ordered.
     fn settle(&mut self) -> Result<(), Error> {
         let mut result = Ok(());
         for Finished { job, result: read } in self.finished.drain(..) {
@@ -517,8 +536,17 @@ impl ExpertStore {
                     self.cache.loaded(job.record);
                 }
                 Err(error) => {
+                    let needed = self.records.contains(&job.record);
+                    if needed && job.step != self.step {
+                        let job = Job {
+                            step: self.step,
+                            ..job
+                        };
+                        self.reader.submit(job, Priority::Demand);
+                        continue;
+                    }
                     self.cache.remove(job.record);
-                    if result.is_ok() && self.records.contains(&job.record) {
+                    if needed && result.is_ok() {
                         result = Err(error);
                     }
                 }
