@@ -139,7 +139,7 @@ fn a_conversation_goes_on_when_the_disk_is_back() {
     assert_eq!(ran.json()["text"], sound["text"]);
     let refused = faulty.run("buffered", &[], &["--mirror", "nowhere"]);
     refused.fails_with(1);
-    std::fs::remove_file(copied.join("manifest.json")).expect("removes");
+    std::fs::remove_file(copied.join("lamella.json")).expect("removes");
     assert_ne!(
         faulty.run("buffered", &[], &["--mirror", "copy"]).code,
         Some(0)

@@ -177,7 +177,7 @@ fn a_container_is_read_as_it_lies() {
 /// do not lie in one piece as they are computed with.
 fn accesses(path: &Path) -> Vec<ReadAccess> {
     let store = Store::open(path, &lower).expect("a container");
-    let bank = store.banks()[0].clone();
+    let bank = store.banks()[0];
     let record = store.expert_record(&bank, 0, Encoding::Q4);
     let direct = record.is_some_and(|record| store.is_direct(record.file));
     let ways = [ReadAccess::Buffered, ReadAccess::Direct];

@@ -185,7 +185,7 @@ fn opened(path: &Path, heat: &Path, ids: Vec<u32>) -> (Soak, u64, u64) {
 
 /// The file of the first layer's experts, and what is in it.
 fn pack(model: &Model) -> (PathBuf, Vec<u8>) {
-    let bank = model.store().banks()[0].clone();
+    let bank = model.store().banks()[0];
     let record = model.store().expert_record(&bank, 0, Encoding::Q8);
     let pack = model.store().file(record.expect("in one piece").file);
     let pack = pack.expect("a pack").to_owned();

@@ -180,7 +180,7 @@ fn whole(source: &Store, bank: &Bank) -> Option<(ExpertBank, Encoding)> {
         .zip(&bank.maps)
         .all(|(there, here)| there.start == here.place.start && there.end <= here.place.end);
     let record = source.expert_record(found, 0, encoding);
-    (same && record.is_some()).then(|| (found.clone(), encoding))
+    (same && record.is_some()).then_some((*found, encoding))
 }
 
 /// How the experts of `source` are read: as told, or past the page cache unless memory beyond the

@@ -15,7 +15,7 @@ impl Slots {
     /// # Errors
     /// [`Error::Allocation`].
     pub(super) fn new(count: u32, size: usize) -> Result<Slots, Error> {
-        let bytes = size.checked_mul(count as usize).unwrap_or(usize::MAX);
+        let bytes = size.saturating_mul(count as usize);
         Ok(Slots {
             buffer: Buffer::zeroed(bytes)?,
             size,
