@@ -62,6 +62,8 @@ struct Shared {
     work: Condvar,
     /// Something was done.
     done: Condvar,
+    /// Something was begun.
+    begun: Condvar,
 }
 
 #[derive(Default)]
@@ -95,6 +97,7 @@ impl Reader {
             state: Mutex::default(),
             work: Condvar::new(),
             done: Condvar::new(),
+            begun: Condvar::new(),
         });
         let mut reader = Reader {
             shared,
@@ -139,6 +142,18 @@ impl Reader {
                 demand.extend(queue.remove(at));
             }
         }
+    }
+
+    /// Lets the threads begin what is needed now, before the caller keeps all processors busy: a
+    /// read that has begun needs none.
+    pub(super) fn begin(&self) {
+        /// Longer than threads take to begin.
+        const MOST: Duration = Duration::from_millis(1);
+        let state = self.shared.lock();
+        let waits =
+            |state: &mut State| !state.demand.is_empty() && state.running < self.threads.len();
+        let waited = self.shared.begun.wait_timeout_while(state, MOST, waits);
+        drop(waited);
     }
 
     /// Takes back the jobs nobody has begun that `which` names.
@@ -226,6 +241,7 @@ impl Shared {
                 continue;
             };
             drop(state);
+            self.begun.notify_all();
             let result = self.fetch_into(job);
             state = self.lock();
             state.end(Finished { job, result });

@@ -294,6 +294,9 @@ impl ExpertStore {
             self.pending.push(index as u32);
             hits += u64::from(found);
         }
+        if hits < self.records.len() as u64 {
+            self.reader.begin();
+        }
         add(&self.counts.uses, self.records.len() as u64);
         add(&self.counts.hits, hits);
         Ok(())
