@@ -15,7 +15,7 @@ use lamella_program::{Defect, TensorInfo};
 use serde_json::{Map, Value};
 
 /// Tensors looked at in all attempts together: seconds of work at most.
-const MAX_WORK: usize = 3_000_000;
+const MAX_WORK: usize = 1_500_000;
 /// The same once a value is found that explains everything: others may do so too.
 const MAX_MORE: usize = 500_000;
 /// Attempts, whatever the size of the checkpoint.
@@ -36,6 +36,8 @@ pub(crate) struct Refused<'a> {
 struct Fit<'a> {
     path: &'a str,
     value: Value,
+    /// Whether tensors say so, and not only that it would do.
+    told: bool,
 }
 
 impl Refused<'_> {
@@ -48,7 +50,7 @@ impl Refused<'_> {
         let mended = !self.findings.refused && !self.defects.iter().any(unknown);
         if several && mended {
             let evidence = Evidence::of(&self);
-            if let Some(one) = self.blame(&evidence.candidates(&self), closes) {
+            if let Some(one) = self.blame(&evidence, closes) {
                 return vec![one];
             }
         }
@@ -58,12 +60,12 @@ impl Refused<'_> {
     /// The value that alone explains everything, if there is one.
     fn blame(
         &self,
-        candidates: &[(&str, Value)],
+        evidence: &Evidence,
         closes: impl Fn(&Map<String, Value>) -> bool,
     ) -> Option<Defect> {
-        let mut fits = self.fits(candidates, closes);
-        // A key that is complained of anyway goes first.
-        fits.sort_by_key(|fit| !self.complains_of(fit.path));
+        let mut fits = self.fits(evidence, closes);
+        // What tensors tell goes first, then a key that is complained of anyway.
+        fits.sort_by_key(|fit| (!fit.told, !self.complains_of(fit.path)));
         let (fit, others) = fits.split_first()?;
         let mut message = self.compared(fit);
         for other in others {
@@ -83,16 +85,17 @@ impl Refused<'_> {
 
     /// The values that explain everything, of different keys.
     fn fits<'c>(
-        &self,
-        candidates: &[(&'c str, Value)],
+        &'c self,
+        evidence: &Evidence,
         closes: impl Fn(&Map<String, Value>) -> bool,
     ) -> Vec<Fit<'c>> {
+        let candidates = evidence.candidates(self);
         let mut changed = self.values.clone();
         let mut fits: Vec<Fit<'c>> = Vec::new();
         let within = |work: usize| MAX_ATTEMPTS.min(work / (self.tensors.len() + 1));
         let mut left = within(MAX_WORK);
         for (path, value) in candidates {
-            if fits.iter().any(|fit| fit.path == *path) {
+            if fits.iter().any(|fit| fit.path == path) {
                 continue;
             }
             if left == 0 || fits.len() == MAX_KEYS {
@@ -103,8 +106,9 @@ impl Refused<'_> {
                 continue;
             };
             if closes(&changed) {
-                let value = value.clone();
-                fits.push(Fit { path, value });
+                let old = old.as_ref().unwrap_or(&Value::Null);
+                let told = evidence.says(old, &value);
+                fits.push(Fit { path, value, told });
                 left = left.min(within(MAX_MORE));
             }
             exchange(&mut changed, path, old);
@@ -120,7 +124,11 @@ impl Refused<'_> {
     fn compared(&self, fit: &Fit<'_>) -> String {
         let found = value(self.values, fit.path);
         let found = found.map_or_else(|| "missing".to_owned(), shown);
-        format!("is {found}, but the checkpoint fits {}", shown(&fit.value))
+        match fit.told {
+            true => format!("is {found}, but the checkpoint fits {}", shown(&fit.value)),
+            // Another value would do, which need not be the right one.
+            false => format!("is {found}, which the checkpoint does not fit"),
+        }
     }
 }
 

@@ -43,10 +43,15 @@ fn report(defects: &[Defect], json: bool) -> anyhow::Result<()> {
     if json {
         return terminal::print_json_pretty(&json!({ "program": null, "defects": lines }));
     }
-    let text: String = lines
-        .iter()
+    /// More lines than anybody reads.
+    const MOST: usize = 100;
+    let shown = lines.iter().take(MOST);
+    let mut text: String = shown
         .map(|line| format!("defect  {}\n", terminal::plain(line)))
         .collect();
+    if let Some(more @ 1..) = lines.len().checked_sub(MOST) {
+        text.push_str(&format!("and {more} more, which --json lists\n"));
+    }
     terminal::print(&text)
 }
 

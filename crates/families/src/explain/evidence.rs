@@ -152,17 +152,47 @@ impl Evidence {
         }
     }
 
+    /// Whether tensors say that `new` stands where `old` does, and not only that it would do: a
+    /// flag has but one other value, and a number is in proportion to dimensions or counts parts.
+    pub(super) fn says(&self, old: &Value, new: &Value) -> bool {
+        let measured = |old: &Value, new: &Value| match (whole(old), whole(new)) {
+            (Some(old), Some(new)) => old == new || self.measured(old).contains(&new),
+            _ => false,
+        };
+        match (old, new) {
+            (Value::Array(old), Value::Array(new)) if old.len() <= SIDES => {
+                let sides = old.iter().zip(new);
+                old.len() == new.len() && sides.into_iter().all(|(old, new)| measured(old, new))
+            }
+            (Value::Number(_), _) => measured(old, new) || self.is_length(old, new),
+            _ => true,
+        }
+    }
+
+    /// Whether `new` is how long a list is, and `old` about that: a count of what the list names.
+    fn is_length(&self, old: &Value, new: &Value) -> bool {
+        let near =
+            |(old, new): (usize, usize)| old.abs_diff(new) <= 2 && self.lengths.contains(&new);
+        whole(old).zip(whole(new)).is_some_and(near)
+    }
+
     /// What a number may be that is a factor of dimensions, or counts parts.
     fn numbers(&self, n: usize) -> Vec<usize> {
+        // Where no tensor was looked at, lists may tell of how many layers they are.
+        let none = self.sizes.is_empty() && self.differences.is_empty();
+        let lengths = self.lengths.iter().copied().filter(|_| none);
+        self.measured(n).into_iter().chain(lengths).collect()
+    }
+
+    /// The same, as far as tensors tell.
+    fn measured(&self, n: usize) -> Vec<usize> {
         let both = self.ratios.iter().flat_map(|&[a, b]| [[a, b], [b, a]]);
         let scaled = both.filter(|&[_, from]| n.is_multiple_of(from));
         let scaled = scaled.filter_map(|[to, from]| (n / from).checked_mul(to));
         let differences = self.differences.iter();
-        let moved = differences.filter_map(|&by| moved(n, by));
-        // Where no tensor was looked at, lists may tell of how many layers they are.
-        let none = self.sizes.is_empty() && self.differences.is_empty();
-        let lengths = self.lengths.iter().copied().filter(|_| none);
-        scaled.chain(moved).chain(lengths).collect()
+        scaled
+            .chain(differences.filter_map(|&by| moved(n, by)))
+            .collect()
     }
 
     /// What a number may be that is a term of dimensions, or a factor of a term.
