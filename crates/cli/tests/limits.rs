@@ -44,7 +44,7 @@ fn threads_that_do_not_fit_are_refused() {
 
 #[test]
 fn too_little_address_space_is_named() {
-    let ran = run_within(200_000, &["run", "demo", "hi", "-q"]);
+    let ran = run_within(150_000, &["run", "demo", "hi", "-q"]);
     assert_eq!(ran.code, Some(4), "{ran:?}");
     assert!(ran.err.contains("ulimit -v"), "{ran:?}");
 }
@@ -77,7 +77,9 @@ fn a_model_whose_experts_do_not_fit_answers_as_one_that_does() {
     assert_eq!(least["ids"], all["ids"]);
     assert!(all["experts"].is_null(), "{all}");
     let counts = &least["experts"];
-    assert_eq!(counts["slots"], 1, "{counts}");
+    // Once it is loaded there is room for more than the one that opening asks for.
+    let few = counts["slots"].as_u64() < counts["experts"].as_u64();
+    assert!(few, "{counts}");
     assert!(counts["bytes_read"].as_u64().unwrap() > 0, "{counts}");
     let number = |name: &str| counts[name].as_u64().unwrap();
     assert!(number("hits") < number("uses"), "{counts}");

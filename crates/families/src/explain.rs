@@ -64,8 +64,8 @@ impl Refused<'_> {
         closes: impl Fn(&Map<String, Value>) -> bool,
     ) -> Option<Defect> {
         let mut fits = self.fits(evidence, closes);
-        // What tensors tell goes first, then a key that is complained of anyway.
-        fits.sort_by_key(|fit| (!fit.told, !self.complains_of(fit.path)));
+        // A key that is complained of anyway goes first, then what tensors tell.
+        fits.sort_by_key(|fit| (!self.complains_of(fit.path), !fit.told));
         let (fit, others) = fits.split_first()?;
         let mut message = self.compared(fit);
         for other in others {

@@ -70,7 +70,7 @@ pub(crate) struct ExpertStore {
 }
 
 impl ExpertStore {
-    /// Empty slots, as many as told, for experts read as told from `sources`, of which each has all;
+    /// Empty slots, as many as told, for experts read as told from `sources`, which all have all;
     /// `threads` threads put them as the kernels read them, where they do not lie so.
     ///
     /// # Errors
