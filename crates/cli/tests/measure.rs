@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{World, repository};
+use common::{World, least_memory, repository};
 use serde_json::Value;
 
 #[test]
@@ -53,28 +53,10 @@ fn bench_measures_every_combination() {
         .fails(2, &["nothing to measure"]);
 }
 
-/// The least memory that the demo model opens in, with a context of 64.
-fn least(world: &World) -> u64 {
-    let args = [
-        "exec",
-        "demo",
-        "--tokens",
-        "1",
-        "--context",
-        "64",
-        "--memory",
-        "4096",
-    ];
-    let ran = world.run(args);
-    assert_eq!(ran.code, Some(4), "{ran:?}");
-    let told = ran.err.split(" = ").nth(1).unwrap();
-    told.split(' ').next().unwrap().parse().unwrap()
-}
-
 #[test]
 fn bench_sweeps_over_memory_limits() {
     let world = World::new();
-    let least = least(&world);
+    let least = least_memory(&world, 64);
     // Loading takes more than conversations and a few experts do.
     let enough = least + 100_000;
     let limits = format!("64K,{enough},100M");

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{World, fixture};
+use common::{World, fixture, least_memory};
 use std::fs;
 
 /// Lines of a trace: layer, experts.
@@ -67,28 +67,10 @@ fn a_recorded_trace_replays() {
     );
 }
 
-/// The least that the demo model opens in, with a context of 256.
-fn least(world: &World) -> String {
-    let args = [
-        "exec",
-        "demo",
-        "--tokens",
-        "1",
-        "--context",
-        "256",
-        "--memory",
-        "4096",
-    ];
-    let ran = world.run(args);
-    assert_eq!(ran.code, Some(4), "{ran:?}");
-    let told = ran.err.split(" = ").nth(1).unwrap();
-    told.split(' ').next().unwrap().to_owned()
-}
-
 #[test]
 fn routing_does_not_depend_on_what_is_in_memory() {
     let world = World::new();
-    let least = least(&world);
+    let least = least_memory(&world, 256).to_string();
     fs::write(world.path("text"), "What is the capital of Kenya?").unwrap();
     let record = |out: &str, seed: &str, more: &[&str]| {
         let args = ["trace", "record", "demo", out, "text", "--generate", "12"];

@@ -67,6 +67,10 @@ impl Ledger {
         }
     }
 
+    fn give(&self, bytes: u64) {
+        self.taken.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     /// The error that says why `bytes` bytes more than `taken` are not there.
     pub(crate) fn refusal(&self, taken: u64, bytes: u64) -> Error {
         let need = taken.saturating_add(bytes);
@@ -104,12 +108,6 @@ impl Claim {
         }
         self.bytes = bytes;
         Ok(())
-    }
-}
-
-impl Ledger {
-    fn give(&self, bytes: u64) {
-        self.taken.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 

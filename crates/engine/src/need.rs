@@ -258,7 +258,8 @@ impl Need {
         self.with(workspace.saturating_add(self.state), options)
     }
 
-    fn with(&self, more: u64, options: &Options) -> u64 {
+    /// Bytes of what is there in any case, and `more`.
+    pub(crate) fn with(&self, more: u64, options: &Options) -> u64 {
         self.weights
             .saturating_add(self.experts)
             .saturating_add(self.lists)

@@ -115,6 +115,17 @@ impl Ran {
     }
 }
 
+/// The least memory, in bytes, that the demo model opens in with this context.
+pub fn least_memory(world: &World, context: usize) -> u64 {
+    let context = context.to_string();
+    let args = ["exec", "demo", "--tokens", "1", "--context", &context];
+    let ran = world.run(args.into_iter().chain(["--memory", "4096"]));
+    assert_eq!(ran.code, Some(4), "{ran:?}");
+    let (_, told) = ran.err.split_once(" = ").expect("a sum");
+    let bytes = told.split(' ').next().map(str::parse);
+    bytes.and_then(Result::ok).expect("a number of bytes")
+}
+
 /// A file of the repository.
 pub fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -123,11 +123,11 @@ impl Layers {
         self.banks.binary_search_by_key(&layer, |b| b.layer).ok()
     }
 
-    /// The bank of a record, and which of its experts it is.
-    pub(super) fn expert_of(&self, record: u32) -> (&Bank, usize) {
+    /// Number of the bank of a record, and which of its experts it is.
+    pub(super) fn expert_of(&self, record: u32) -> (usize, usize) {
         let after = self.banks.partition_point(|bank| bank.first <= record);
-        let bank = &self.banks[after - 1];
-        (bank, (record - bank.first) as usize)
+        let number = after - 1;
+        (number, (record - self.banks[number].first) as usize)
     }
 }
 

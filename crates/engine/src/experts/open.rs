@@ -24,19 +24,18 @@ pub(crate) fn expert_store(
         return Ok(None);
     };
     let access = expert_access(store, &layers, options)?;
-    let fingerprint = store.fingerprint()?;
     let mut sources = vec![Arc::clone(store)];
     for path in &options.mirrors {
         sources.push(Arc::new(mirror(path, store)?));
     }
-    let mut store = ExpertStore::new(sources, layers, fit.slots, threads, access, options)?;
+    let mut experts = ExpertStore::new(sources, layers, fit.slots, threads, access, options)?;
     if let Some(ledger) = ledger {
-        store.charge(ledger)?;
+        experts.charge(ledger)?;
     }
     if let Some(dir) = &options.heat {
-        store.warm(dir, fingerprint, options.pin);
+        experts.warm(dir, store.fingerprint()?, options.pin);
     }
-    Ok(Some(store))
+    Ok(Some(experts))
 }
 
 /// The copy of the container `of` in the directory `path`.

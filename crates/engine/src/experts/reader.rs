@@ -32,6 +32,9 @@ pub(super) enum Priority {
     Warm,
 }
 
+/// All of them, the first ones first.
+const PRIORITIES: [Priority; 3] = [Priority::Demand, Priority::Ahead, Priority::Warm];
+
 /// A record to be read, and the slot that is its own until that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Job {
@@ -68,9 +71,8 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    demand: VecDeque<Job>,
-    ahead: VecDeque<Job>,
-    warm: VecDeque<Job>,
+    /// Jobs that nobody has begun, by priority.
+    queues: [VecDeque<Job>; PRIORITIES.len()],
     finished: Vec<Finished>,
     /// Jobs that threads are at.
     running: usize,
@@ -82,7 +84,7 @@ struct State {
 }
 
 impl Reader {
-    /// `threads` threads that fill `slots`; at most `jobs` jobs are submitted at a time.
+    /// `threads` threads that fill `slots` from `fetch`.
     ///
     /// # Errors
     /// [`Error::Threads`] if the system refuses them.
@@ -119,11 +121,7 @@ impl Reader {
     /// Hands over a job. Its slot may not be touched before it comes back, finished or withdrawn.
     pub(super) fn submit(&self, job: Job, priority: Priority) {
         let mut state = self.shared.lock();
-        match priority {
-            Priority::Demand => state.demand.push_back(job),
-            Priority::Ahead => state.ahead.push_back(job),
-            Priority::Warm => state.warm.push_back(job),
-        }
+        state.queues[priority as usize].push_back(job);
         drop(state);
         self.shared.work.notify_one();
     }
@@ -131,13 +129,8 @@ impl Reader {
     /// Puts `record` among what is needed now, if nobody has begun it.
     pub(super) fn hurry(&self, record: u32) {
         let mut state = self.shared.lock();
-        let State {
-            demand,
-            ahead,
-            warm,
-            ..
-        } = &mut *state;
-        for queue in [ahead, warm] {
+        let [demand, others @ ..] = &mut state.queues;
+        for queue in others {
             if let Some(at) = queue.iter().position(|job| job.record == record) {
                 demand.extend(queue.remove(at));
             }
@@ -150,8 +143,10 @@ impl Reader {
         /// Longer than threads take to begin.
         const MOST: Duration = Duration::from_millis(1);
         let state = self.shared.lock();
-        let waits =
-            |state: &mut State| !state.demand.is_empty() && state.running < self.threads.len();
+        let waits = |state: &mut State| {
+            !state.queues[Priority::Demand as usize].is_empty()
+                && state.running < self.threads.len()
+        };
         let waited = self.shared.begun.wait_timeout_while(state, MOST, waits);
         drop(waited);
     }
@@ -159,17 +154,7 @@ impl Reader {
     /// Takes back the jobs nobody has begun that `which` names.
     pub(super) fn withdraw(&self, which: &dyn Fn(Job, Priority) -> bool, taken: &mut Vec<Job>) {
         let mut state = self.shared.lock();
-        let State {
-            demand,
-            ahead,
-            warm,
-            ..
-        } = &mut *state;
-        for (queue, priority) in [
-            (demand, Priority::Demand),
-            (ahead, Priority::Ahead),
-            (warm, Priority::Warm),
-        ] {
+        for (queue, priority) in state.queues.iter_mut().zip(PRIORITIES) {
             queue.retain(|&job| {
                 let goes = which(job, priority);
                 if goes {
@@ -248,9 +233,7 @@ impl Shared {
             self.done.notify_all();
         }
     }
-}
 
-impl Shared {
     fn fetch_into(&self, job: Job) -> Result<u64, Error> {
         let fetch = || {
             // SAFETY: a job has its slot alone until it comes back.
@@ -271,9 +254,9 @@ impl State {
         /// Reads that keep a disk busy. More of those nobody waits for would only slow down those
         /// that somebody will wait for.
         const BUSY: usize = 2;
-        let State { ahead, warm, .. } = self;
-        let job = match self.demand.pop_front() {
-            None if self.running < BUSY => ahead.pop_front().or_else(|| warm.pop_front())?,
+        let [demand, others @ ..] = &mut self.queues;
+        let job = match demand.pop_front() {
+            None if self.running < BUSY => others.iter_mut().find_map(VecDeque::pop_front)?,
             job => job?,
         };
         self.running += 1;

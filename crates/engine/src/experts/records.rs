@@ -68,8 +68,8 @@ impl Records {
 
     /// Reads a record from one of the copies.
     fn once(&self, copy: &Copy, record: u32, slot: &mut [u8]) -> Result<u64, Error> {
-        let (bank, expert) = self.layers.expert_of(record);
-        let number = self.layers.bank_of(bank.layer).unwrap_or_default();
+        let (number, expert) = self.layers.expert_of(record);
+        let bank = &self.layers.banks[number];
         let source = &copy.source;
         if let Some((whole, encoding)) = &self.whole[number]
             && let Some(place) = source.expert_record(whole, expert, *encoding)
@@ -138,7 +138,8 @@ impl Fetch for Records {
     /// Tries every copy, and a single one twice: a disk may stumble, and what it gave damaged may
     /// come whole the next time.
     fn fetch(&self, record: u32, slot: &mut [u8]) -> Result<u64, Error> {
-        let (bank, expert) = self.layers.expert_of(record);
+        let (number, expert) = self.layers.expert_of(record);
+        let bank = &self.layers.banks[number];
         let (turns, bytes) = (self.turns(), bank.bytes() as u64);
         let again = turns.iter().take(usize::from(turns.len() == 1));
         let mut first = None;

@@ -213,15 +213,7 @@ impl ExpertStore {
         let pins = self.most * usize::from(pinned.min(100)) / 100;
         hottest.iter().take(pins).for_each(|&r| self.cache.pin(r));
         for &record in hottest.iter().take(self.most) {
-            if let Place::New(slot) = self.cache.place_ahead(record) {
-                add(&self.counts.ahead, 1);
-                let job = Job {
-                    record,
-                    slot,
-                    step: 0,
-                };
-                self.reader.submit(job, Priority::Warm);
-            }
+            self.order(record, Priority::Warm);
         }
         self.heat = Some(heat);
     }
@@ -244,7 +236,7 @@ impl ExpertStore {
 
     /// Takes the first of `experts` of layer `layer` into memory, or orders them to come; how many
     /// those are: all if there are slots for all of them, otherwise so many that others may come
-    /// meanwhile. [`arrived`](Self::arrived) tells which are there, by their number among these.
+    /// meanwhile. [`arrive`](Self::arrive) tells which are there, by their number among these.
     ///
     /// # Errors
     /// [`Error::Cancelled`].
@@ -315,15 +307,15 @@ impl ExpertStore {
         }
         let first = self.range_of(self.bank_of(layer)).start;
         for expert in experts {
-            if !self.order_ahead(first + expert) {
+            if !self.order(first + expert, Priority::Ahead) {
                 return;
             }
         }
     }
 
-    /// Whether `layer` has experts here.
-    pub(crate) fn has(&self, layer: usize) -> bool {
-        self.layers.bank_of(layer).is_some()
+    /// Whether it is of use to know what `layer` will need.
+    pub(crate) fn looks_ahead(&self, layer: usize) -> bool {
+        self.ahead && self.layers.bank_of(layer).is_some()
     }
 
     /// Takes note that `layer`, the next one, will need `experts`: certainly, or probably.
@@ -344,13 +336,13 @@ impl ExpertStore {
     /// Orders what was foreseen of the next layer, if that has been of use there.
     pub(crate) fn expect_foreseen(&mut self) {
         let next = &self.next;
-        if !self.ahead || !(next.certain || self.useful[next.bank] >= USEFUL) {
+        if !(next.certain || self.useful[next.bank] >= USEFUL) {
             return;
         }
         let records = std::mem::take(&mut self.next.records);
         // What is read ahead should not drive out everything else.
         for &record in records.iter().take(self.most / 2) {
-            if !self.order_ahead(record) {
+            if !self.order(record, Priority::Ahead) {
                 break;
             }
         }
@@ -358,16 +350,12 @@ impl ExpertStore {
     }
 
     /// Orders a record that is not needed yet; whether there was room.
-    fn order_ahead(&mut self, record: u32) -> bool {
+    fn order(&mut self, record: u32, priority: Priority) -> bool {
         match self.cache.place_ahead(record) {
             Place::New(slot) => {
                 add(&self.counts.ahead, 1);
-                let job = Job {
-                    record,
-                    slot,
-                    step: 0,
-                };
-                self.reader.submit(job, Priority::Ahead);
+                let step = 0;
+                self.reader.submit(Job { record, slot, step }, priority);
                 true
             }
             Place::Here(_) => true,

@@ -153,13 +153,9 @@ impl Beside<'_> {
     /// loaded there is neither.
     fn bytes(&self, slots: u32, state: u64) -> u64 {
         let Way { need, total, .. } = self.way;
-        let running = self.way.workspace_bytes.saturating_add(state);
-        let running = need
-            .weights
-            .saturating_add(self.cache(slots))
-            .saturating_add(need.lists)
-            .saturating_add(running)
-            .saturating_add(self.options.reserved);
+        let beside = self.way.workspace_bytes.saturating_add(state);
+        let running = need.with(beside, self.options) - need.experts;
+        let running = running.saturating_add(self.cache(slots));
         running.max(*total)
     }
 }
@@ -176,10 +172,5 @@ fn least(stored: &impl Stored, opening: &Opening, options: &Options) -> Result<W
 /// Bytes of a way, one slot included, with `state` bytes of conversations.
 fn with_state(way: &Way, options: &Options, state: u64) -> u64 {
     let running = way.workspace_bytes.saturating_add(state);
-    let Way { need, .. } = way;
-    need.weights
-        .saturating_add(need.experts)
-        .saturating_add(need.lists)
-        .saturating_add(need.loading.max(running))
-        .saturating_add(options.reserved)
+    way.need.with(way.need.loading.max(running), options)
 }

@@ -32,7 +32,7 @@ impl Core {
     /// layer to layer (Eliseev and Mazur 2023, arXiv 2312.17238, section 3.2).
     pub(super) fn foresee(&self, layer: usize, store: &mut ExpertStore, work: &mut Work) {
         let next = layer + 1;
-        if next >= self.program.layers.len() || !store.has(next) {
+        if next >= self.program.layers.len() || !store.looks_ahead(next) {
             return;
         }
         let Ffn::Routed(routed) = &self.program.layer(next).ffn.body else {
