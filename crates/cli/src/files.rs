@@ -24,6 +24,11 @@ pub(crate) fn heat_dir() -> Option<PathBuf> {
     state_dir().map(|dir| dir.join("heat"))
 }
 
+/// Where it keeps which experts of which model were found damaged.
+pub(crate) fn quarantine_dir() -> Option<PathBuf> {
+    state_dir().map(|dir| dir.join("quarantine"))
+}
+
 /// What is to be removed if the program ends before its values are dropped: a signal ends the
 /// process and not a value, so this list belongs to the process too.
 static TEMPORARY: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());

@@ -28,6 +28,7 @@ pub(crate) fn options(
         expert_ahead: args.prefetch.unwrap_or(true),
         mirrors: args.mirror.clone(),
         heat: args.heat.unwrap_or(false).then(files::heat_dir).flatten(),
+        quarantine: files::quarantine_dir(),
         pin: u8::try_from(args.pin.unwrap_or(0)).unwrap_or(u8::MAX),
         ..Options::default()
     }

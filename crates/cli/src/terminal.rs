@@ -147,6 +147,9 @@ pub(crate) fn experts_json(counts: &ExpertStatistics) -> serde_json::Value {
         "failures": counts.failures,
         "waited_ms": milliseconds(counts.waited),
         "disk_ms": milliseconds(counts.busy),
+        "reader": counts.access.name(),
+        "policy": counts.policy.name(),
+        "regret": counts.regret as f64 / 1e6,
     })
 }
 

@@ -124,6 +124,33 @@ fn a_failing_disk_gives_the_right_tokens_or_an_error_that_says_where() {
 }
 
 #[test]
+fn what_was_found_damaged_is_on_a_list_until_all_is_whole() {
+    let faulty = Faulty::new();
+    let fault = [("FAULT", "flip"), ("FAULT_FROM", "40")];
+    faulty.run("buffered", &fault, &[]).fails(3, &["digest"]);
+    let listed = |more: &[&str]| {
+        let args = ["doctor", "model", "--json"].iter().chain(more);
+        let findings = faulty.world.run(args).json()["findings"].clone();
+        let findings = findings.as_array().cloned().expect("a list");
+        let found = findings.into_iter().find(|f| f["id"] == "quarantine");
+        found.expect("it was looked at")
+    };
+    let found = listed(&[]);
+    assert_eq!(found["severity"], "warning", "{found}");
+    let what = found["what"].as_str().expect("a text");
+    assert!(
+        what.contains("expert ") && what.contains("digest"),
+        "{what}"
+    );
+    assert_eq!(listed(&["--deep"])["severity"], "ok");
+    let found = listed(&[]);
+    assert_eq!(
+        found["what"], "no run has found an expert damaged",
+        "{found}"
+    );
+}
+
+#[test]
 fn a_conversation_goes_on_when_the_disk_is_back() {
     let faulty = Faulty::new();
     let copied = faulty.world.path("copy");

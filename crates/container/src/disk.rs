@@ -1,6 +1,8 @@
 //! The few file operations the crate needs, with errors that name the path.
 
 use crate::error::Error;
+#[cfg(target_os = "linux")]
+use crate::queue::ReadQueue;
 use crate::safetensors::LFS_PREFIX;
 use std::fs::File;
 use std::io::Read;
@@ -66,7 +68,22 @@ impl DataFile {
         let Some(file) = &self.direct else {
             return self.read_at(&mut buffer[..needed], offset);
         };
-        direct::read(file, buffer, needed, offset).map_err(|e| Error::io(&self.path, "read", e))
+        direct::read(file, buffer, 0..needed, offset).map_err(|e| Error::io(&self.path, "read", e))
+    }
+
+    /// As [`read_direct`](DataFile::read_direct), through `queue`; shows the needed bytes to `seen`
+    /// piece by piece as they come.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn read_queued(
+        &self,
+        queue: &mut ReadQueue,
+        buffer: &mut [u8],
+        (needed, offset): (usize, u64),
+        seen: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), Error> {
+        let file = self.direct.as_ref().unwrap_or(&self.file);
+        let read = queue.read(file, buffer, needed, offset, seen);
+        read.map_err(|e| Error::io(&self.path, "read", e))
     }
 
     /// Asks the system for bytes that will be read, which it fetches meanwhile: many at once, where
@@ -93,11 +110,15 @@ impl DataFile {
 /// for, and what records are aligned to.
 pub const DIRECT_ALIGN: usize = 4096;
 
+/// Bytes that are read together and shown together, a multiple of [`DIRECT_ALIGN`].
+pub(crate) const PIECE: usize = 1 << 20;
+
 #[cfg(target_os = "linux")]
-mod direct {
+pub(crate) mod direct {
     use super::DIRECT_ALIGN;
     use std::fs::File;
     use std::io::{Error, ErrorKind, Result};
+    use std::ops::Range;
     use std::os::unix::fs::{FileExt, OpenOptionsExt};
     use std::path::Path;
 
@@ -117,9 +138,15 @@ mod direct {
         (!read.is_err_and(refused)).then_some(file)
     }
 
-    pub(super) fn read(file: &File, buffer: &mut [u8], needed: usize, offset: u64) -> Result<()> {
-        let mut done = 0;
-        while done < needed {
+    /// Fills `part` of `buffer`, whose first byte is the one at `offset`.
+    pub(crate) fn read(
+        file: &File,
+        buffer: &mut [u8],
+        part: Range<usize>,
+        offset: u64,
+    ) -> Result<()> {
+        let mut done = part.start;
+        while done < part.end {
             let read = match file.read_at(&mut buffer[done..], offset + done as u64) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 read => read?,
@@ -127,7 +154,7 @@ mod direct {
             // A direct read that ends elsewhere has met the end of the file.
             let whole = read.is_multiple_of(DIRECT_ALIGN);
             done += read;
-            if read == 0 || (!whole && done < needed) {
+            if read == 0 || (!whole && done < part.end) {
                 return Err(Error::from(ErrorKind::UnexpectedEof));
             }
         }
@@ -145,7 +172,12 @@ mod direct {
         None
     }
 
-    pub(super) fn read(_: &File, _: &mut [u8], _: usize, _: u64) -> std::io::Result<()> {
+    pub(super) fn read(
+        _: &File,
+        _: &mut [u8],
+        _: std::ops::Range<usize>,
+        _: u64,
+    ) -> std::io::Result<()> {
         Err(std::io::ErrorKind::Unsupported.into())
     }
 }

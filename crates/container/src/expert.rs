@@ -1,7 +1,8 @@
 //! Experts as units of reading: gate, up and down of one expert in one piece of memory.
 
-use crate::disk::{DIRECT_ALIGN, DataFile};
+use crate::disk::{DIRECT_ALIGN, DataFile, PIECE};
 use crate::error::Error;
+use crate::queue::ReadQueue;
 use crate::store::{Record, Store};
 use crate::table::PART_ALIGN;
 use lamella_program::block::Ffn;
@@ -42,6 +43,16 @@ pub struct ExpertLayout {
     pub up: Range<usize>,
     /// Bytes of the down matrix.
     pub down: Range<usize>,
+}
+
+/// A way to bytes on a disk.
+pub enum Access<'a> {
+    /// Through the page cache.
+    Buffered,
+    /// Past it.
+    Direct,
+    /// Past it, through a queue: pieces are shown while others are on their way.
+    Queued(&'a mut ReadQueue),
 }
 
 /// The expert banks of a program and its draft, in layer order.
@@ -140,18 +151,21 @@ impl Store {
         file.is_some_and(DataFile::is_direct)
     }
 
-    /// Reads the bytes of an [expert's record](Store::expert_record) into the start of `buffer`.
-    /// Nothing is checked: [`Store::check_expert`] does. With `direct`, past the page cache if the
-    /// file [can be read so](Store::is_direct) and the buffer begins and ends at multiples of
+    /// Reads the bytes of an [expert's record](Store::expert_record) into the start of `buffer`,
+    /// and shows them to `seen` from the first to the last, in pieces of the same sizes whatever
+    /// the way. Nothing is checked: [`Store::check_expert`] does. Past the page cache if told so,
+    /// the file [can be read so](Store::is_direct), and the buffer begins and ends at multiples of
     /// [`DIRECT_ALIGN`](crate::DIRECT_ALIGN); what lies behind the record may then come along.
     ///
     /// # Errors
-    /// If the buffer is too small, there is no such file, or reading fails.
+    /// If the buffer is too small, there is no such file, or reading fails; some may have been
+    /// shown.
     pub fn read_record(
         &self,
         record: &Record,
-        direct: bool,
+        access: Access<'_>,
         buffer: &mut [u8],
+        seen: &mut dyn FnMut(&[u8]),
     ) -> Result<(), Error> {
         let file = self.container().and_then(|c| c.file(record.file));
         let file = file.ok_or_else(|| Error::Absent(self.dir().to_owned()))?;
@@ -164,13 +178,19 @@ impl Store {
             });
         };
         let aligned = length.next_multiple_of(DIRECT_ALIGN);
-        let direct = direct
-            && record.offset.is_multiple_of(DIRECT_ALIGN as u64)
+        let direct = record.offset.is_multiple_of(DIRECT_ALIGN as u64)
             && place.as_ptr().addr().is_multiple_of(DIRECT_ALIGN);
-        match buffer.get_mut(..aligned).filter(|_| direct) {
-            Some(buffer) => file.read_direct(buffer, length, record.offset),
-            None => file.read_at(&mut buffer[..length], record.offset),
+        let room = buffer.get_mut(..aligned).filter(|_| direct);
+        match (access, room) {
+            #[cfg(target_os = "linux")]
+            (Access::Queued(queue), Some(room)) => {
+                return file.read_queued(queue, room, (length, record.offset), seen);
+            }
+            (Access::Direct, Some(room)) => file.read_direct(room, length, record.offset)?,
+            _ => file.read_at(&mut buffer[..length], record.offset)?,
         }
+        buffer[..length].chunks(PIECE).for_each(seen);
+        Ok(())
     }
 
     /// Reads gate, up and down of one expert into `buffer`, laid out as
@@ -190,7 +210,7 @@ impl Store {
         };
         self.check_buffer(bank.gate, buffer.len(), layout.length as u64)?;
         if let Some(record) = self.expert_record(bank, item, encoding) {
-            self.read_record(&record, false, buffer)?;
+            self.read_record(&record, Access::Buffered, buffer, &mut |_| {})?;
             return self.check_expert(bank, item, encoding, buffer);
         }
         let ranges = [layout.gate, layout.up, layout.down];

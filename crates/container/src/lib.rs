@@ -22,6 +22,11 @@ mod inspect;
 pub mod manifest;
 mod outline;
 mod quantise;
+#[cfg(target_os = "linux")]
+mod queue;
+#[cfg(not(target_os = "linux"))]
+#[path = "no_queue.rs"]
+mod queue;
 pub mod safetensors;
 pub mod shard_index;
 mod source;
@@ -38,10 +43,11 @@ pub use convert::{
 };
 pub use disk::{DIRECT_ALIGN, MAX_TEXT_BYTES};
 pub use error::Error;
-pub use expert::{ExpertBank, ExpertLayout, expert_banks, expert_layout};
+pub use expert::{Access, ExpertBank, ExpertLayout, expert_banks, expert_layout};
 pub use inspect::{StoredBytes, Summary, inspect};
 pub use manifest::FORMAT_VERSION;
 pub use outline::{Outline, Stored, TENSORS_FILE};
+pub use queue::ReadQueue;
 pub use store::{Lower, Record, Store, TEXT_FILES};
 pub use verify::{Extent, VerifyReport, verify, verify_extent};
 pub use workers::gather;

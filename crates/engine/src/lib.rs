@@ -32,7 +32,7 @@ pub use cancel::Cancel;
 pub use continuation::{StateRef, StateSession};
 pub use draft_heads::DraftHead;
 pub use error::Error;
-pub use experts::ExpertStatistics;
+pub use experts::{ExpertStatistics, Quarantined, quarantined, release};
 pub use lamella_program::Part;
 pub use model::{Model, Report, lower};
 pub use model_session::ModelSession;

@@ -38,11 +38,15 @@ impl BackendKind {
 }
 
 /// How experts that are not in memory are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadAccess {
-    /// Past the page cache of the system, which then holds nothing twice.
+    /// Past the page cache of the system, which then holds nothing twice, through queues of the
+    /// kernel's (io_uring on Linux).
+    Queued,
+    /// Past the page cache, by one read after the other.
     Direct,
     /// Through the page cache.
+    #[default]
     Buffered,
 }
 
@@ -51,6 +55,7 @@ impl ReadAccess {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            ReadAccess::Queued => "uring",
             ReadAccess::Direct => "direct",
             ReadAccess::Buffered => "buffered",
         }
@@ -110,6 +115,9 @@ pub struct Options {
     /// Directory in which is kept what experts of which model are much used, so that the next run
     /// begins with them; `None` keeps nothing.
     pub heat: Option<PathBuf>,
+    /// Directory in which is listed what experts of which model were found damaged
+    /// ([`quarantined`](crate::quarantined)); `None` lists nothing.
+    pub quarantine: Option<PathBuf>,
     /// Of the experts that fit into memory, so many percent are the hottest ones of the last runs,
     /// and stay.
     pub pin: u8,
@@ -139,6 +147,7 @@ impl Default for Options {
             expert_ahead: true,
             mirrors: Vec::new(),
             heat: None,
+            quarantine: None,
             pin: 0,
             part: Part::Whole,
         }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{FAMILIES, bits, least, open, read, reference_sequence, repository};
-use lamella_container::{ConvertOptions, Keep, Store, convert};
+use lamella_container::{ConvertOptions, Keep, ReadQueue, Store, convert};
 use lamella_engine::{
     Cancel, Error, ExpertStatistics, Logits, Model, Options, ReadAccess, Span, Verify, lower,
 };
@@ -174,14 +174,20 @@ fn a_container_is_read_as_it_lies() {
 }
 
 /// Ways of reading there are: direct reads are not for every file system, and not for experts that
-/// do not lie in one piece as they are computed with.
+/// do not lie in one piece as they are computed with; not every kernel has queues.
 fn accesses(path: &Path) -> Vec<ReadAccess> {
     let store = Store::open(path, &lower).expect("a container");
     let bank = store.banks()[0];
     let record = store.expert_record(&bank, 0, Encoding::Q4);
     let direct = record.is_some_and(|record| store.is_direct(record.file));
-    let ways = [ReadAccess::Buffered, ReadAccess::Direct];
-    ways[..1 + usize::from(direct)].to_vec()
+    let queued = ReadQueue::new().is_ok();
+    let ways = [ReadAccess::Buffered, ReadAccess::Direct, ReadAccess::Queued];
+    let count = match (direct, queued) {
+        (false, _) => 1,
+        (true, false) => 2,
+        (true, true) => 3,
+    };
+    ways[..count].to_vec()
 }
 
 #[test]

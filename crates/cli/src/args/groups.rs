@@ -26,8 +26,9 @@ pub(crate) struct EngineArgs {
     /// Instruction set of the kernels [default: the best here]
     #[arg(long, value_name = "NAME", value_parser = values::isa())]
     pub(crate) isa: Option<Isa>,
-    /// How experts that do not fit into memory are read: direct is past the system's page cache
-    /// [default: direct, where it can be and memory has no room for them there]
+    /// How experts that do not fit into memory are read: direct is past the system's page cache,
+    /// uring is that through the kernel's io_uring [default: uring where it can be, else direct;
+    /// buffered where memory has room for them in the page cache]
     #[arg(long, value_name = "HOW", value_parser = values::reader())]
     pub(crate) reader: Option<ReadAccess>,
     /// A copy of the container on another disk, read too where experts do not fit into memory; may

@@ -85,6 +85,7 @@ pub(crate) fn source() -> impl TypedValueParser<Value = SourcePolicy> {
 
 pub(crate) fn reader() -> impl TypedValueParser<Value = ReadAccess> {
     named(&[
+        ("uring", ReadAccess::Queued),
         ("direct", ReadAccess::Direct),
         ("buffered", ReadAccess::Buffered),
     ])

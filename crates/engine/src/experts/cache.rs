@@ -1,10 +1,16 @@
 //! Which records are in memory, and where.
 
 use super::chooser::Chooser;
+use super::lists::Lists;
 use super::policy::{Policy, PolicyKind};
 
 /// No slot, or no record.
 const NONE: u32 = u32::MAX;
+
+/// Records that a step may come to use soon.
+const AWAITED: u32 = 0;
+/// Records that the step did not use for which they came: the first to leave.
+const MISTAKEN: u32 = 1;
 
 /// A fixed number of slots for more records than that.
 pub(super) struct Cache {
@@ -12,7 +18,7 @@ pub(super) struct Cache {
     slots: Vec<u32>,
     /// Slots without a record.
     free: Vec<u32>,
-    /// Every policy follows what is here, so that any can take over.
+    /// Every policy follows what is here and was used, so that any can take over.
     policies: Vec<Box<dyn Policy>>,
     active: usize,
     chooser: Option<Chooser>,
@@ -22,6 +28,8 @@ pub(super) struct Cache {
     /// What is on its way into its slot, and what was ordered before a step asked for it.
     loading: Vec<bool>,
     ahead: Vec<bool>,
+    /// What no step has used yet, and no policy knows.
+    unused: Lists,
     /// What leaves last.
     pinned: Vec<bool>,
 }
@@ -52,6 +60,7 @@ impl Cache {
             step: 0,
             loading: vec![false; records as usize],
             ahead: vec![false; records as usize],
+            unused: Lists::new(records, 2),
             pinned: vec![false; records as usize],
         }
     }
@@ -71,26 +80,33 @@ impl Cache {
     /// loading until [`loaded`](Self::loaded) or [`remove`](Self::remove).
     pub(super) fn place(&mut self, record: u32) -> Place {
         let slot = self.slots[record as usize];
-        if slot == NONE {
-            return self.admit(record);
+        let place = match slot {
+            NONE => self.admit(record),
+            slot => Place::Here(slot),
+        };
+        let policies = self.policies.iter_mut();
+        match place {
+            Place::Full => {}
+            Place::Here(_) if !self.unused.holds(record) => policies.for_each(|p| p.touch(record)),
+            _ => policies.for_each(|p| p.admit(record)),
         }
-        // What came ahead of its first use has been counted by its coming.
-        if !self.ahead[record as usize] {
-            self.policies.iter_mut().for_each(|p| p.touch(record));
-        }
-        Place::Here(slot)
+        self.unused.remove(record);
+        place
     }
 
-    /// The place of a record that a step may come to use, one made for it if it has none.
+    /// The place of a record that a step may come to use, one made for it if it has none. Until it
+    /// is used it counts for nothing with the policies.
     pub(super) fn place_ahead(&mut self, record: u32) -> Place {
-        match self.slots[record as usize] {
-            NONE => {
-                let place = self.admit(record);
-                self.ahead[record as usize] = place != Place::Full;
-                place
-            }
-            slot => Place::Here(slot),
+        let slot = self.slots[record as usize];
+        if slot != NONE {
+            return Place::Here(slot);
         }
+        let place = self.admit(record);
+        if place != Place::Full {
+            self.ahead[record as usize] = true;
+            self.unused.push(AWAITED, record);
+        }
+        place
     }
 
     fn admit(&mut self, record: u32) -> Place {
@@ -99,8 +115,23 @@ impl Cache {
         };
         self.slots[record as usize] = slot;
         self.loading[record as usize] = true;
-        self.policies.iter_mut().for_each(|p| p.admit(record));
         Place::New(slot)
+    }
+
+    /// A record that came ahead of its use counts as used.
+    pub(super) fn trust(&mut self, record: u32) {
+        if self.unused.holds(record) {
+            self.unused.remove(record);
+            self.policies.iter_mut().for_each(|p| p.admit(record));
+        }
+    }
+
+    /// A record that came ahead of its use was not used by the step for which it came.
+    pub(super) fn mistaken(&mut self, record: u32) {
+        if self.unused.holds(record) {
+            self.unused.remove(record);
+            self.unused.push(MISTAKEN, record);
+        }
     }
 
     /// Whether the record has a slot.
@@ -131,15 +162,25 @@ impl Cache {
             step,
             loading,
             pinned,
+            unused,
+            policies,
             ..
         } = self;
         let keep = |record: u32| used[record as usize] == *step || loading[record as usize];
         let keep_pinned = |record: u32| pinned[record as usize] || keep(record);
-        let active = &mut self.policies[self.active];
-        let record = active.evict(&keep_pinned).or_else(|| active.evict(&keep))?;
-        let others = self.policies.iter_mut().enumerate();
-        for (_, policy) in others.filter(|(i, _)| *i != self.active) {
-            policy.remove(record);
+        let oldest = |list| unused.from_last(list).find(|&record| !keep(record));
+        let active = &mut policies[self.active];
+        let record = oldest(MISTAKEN)
+            .or_else(|| active.evict(&keep_pinned))
+            .or_else(|| active.evict(&keep))
+            .or_else(|| oldest(AWAITED))?;
+        if unused.holds(record) {
+            unused.remove(record);
+        } else {
+            let others = policies.iter_mut().enumerate();
+            for (_, policy) in others.filter(|(i, _)| *i != self.active) {
+                policy.remove(record);
+            }
         }
         self.ahead[record as usize] = false;
         Some(std::mem::replace(&mut self.slots[record as usize], NONE))
@@ -150,8 +191,13 @@ impl Cache {
         let slot = std::mem::replace(&mut self.slots[record as usize], NONE);
         self.loading[record as usize] = false;
         self.ahead[record as usize] = false;
-        if slot != NONE {
-            self.free.push(slot);
+        if slot == NONE {
+            return;
+        }
+        self.free.push(slot);
+        if self.unused.holds(record) {
+            self.unused.remove(record);
+        } else {
             self.policies.iter_mut().for_each(|p| p.remove(record));
         }
     }
@@ -178,9 +224,18 @@ impl Cache {
         }
     }
 
+    /// The policy in force, and by what share of all uses another one would have hit more lately;
+    /// `None` where there is no choice.
+    pub(super) fn choice(&self) -> Option<(PolicyKind, f64)> {
+        let chooser = self.chooser.as_ref()?;
+        Some((PolicyKind::ALL[self.active], chooser.regret()))
+    }
+
     /// A token has gone through all layers.
     pub(super) fn token(&mut self) {
         self.policies.iter_mut().for_each(|p| p.token());
+        // Nothing is awaited for longer.
+        self.unused.append(AWAITED, MISTAKEN);
         if let Some(chooser) = &mut self.chooser {
             self.active = chooser.token();
         }

@@ -70,6 +70,18 @@ impl Chooser {
         self.shadows.iter_mut().for_each(|shadow| shadow.free += 1);
     }
 
+    /// By what share of all uses the best policy would have hit more lately than the one in force.
+    pub(super) fn regret(&self) -> f64 {
+        let hits = |shadow: &Shadow| shadow.hits;
+        let best = self.shadows.iter().map(hits).fold(0.0, f64::max);
+        let lost = best - self.shadows[self.active].hits;
+        if self.uses > 0.0 {
+            lost / self.uses
+        } else {
+            0.0
+        }
+    }
+
     /// A token has gone through all layers; the policy to follow now, by its number in
     /// [`PolicyKind::ALL`].
     pub(super) fn token(&mut self) -> usize {

@@ -1,7 +1,12 @@
 //! What was needed of experts on disk, what was there, and what it took.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use super::policy::PolicyKind;
+use crate::options::ReadAccess;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
+
+/// Ways to read, by the number they are counted by.
+const WAYS: [ReadAccess; 3] = [ReadAccess::Buffered, ReadAccess::Direct, ReadAccess::Queued];
 
 /// Counts that others read while steps go on.
 #[derive(Debug, Default)]
@@ -16,9 +21,27 @@ pub(crate) struct Counts {
     pub(super) failures: AtomicU64,
     pub(super) waited_nanoseconds: AtomicU64,
     pub(super) busy_nanoseconds: AtomicU64,
+    /// Numbers in [`WAYS`] and [`PolicyKind::ALL`], and millionths of all uses.
+    way: AtomicU8,
+    policy: AtomicU8,
+    regret: AtomicU64,
 }
 
 impl Counts {
+    /// Experts are read so.
+    pub(super) fn reads_by(&self, access: ReadAccess) {
+        let way = WAYS.iter().position(|&way| way == access).unwrap_or(0);
+        self.way.store(way as u8, Ordering::Relaxed);
+    }
+
+    /// This policy is in force, and so much of all uses would another one have hit more.
+    pub(super) fn chooses(&self, policy: PolicyKind, regret: f64) {
+        let number = PolicyKind::ALL.iter().position(|&kind| kind == policy);
+        self.policy
+            .store(number.unwrap_or(0) as u8, Ordering::Relaxed);
+        self.regret.store((regret * 1e6) as u64, Ordering::Relaxed);
+    }
+
     /// What was counted so far.
     pub(crate) fn statistics(&self) -> ExpertStatistics {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -33,6 +56,9 @@ impl Counts {
             failures: read(&self.failures),
             waited: Duration::from_nanos(read(&self.waited_nanoseconds)),
             busy: Duration::from_nanos(read(&self.busy_nanoseconds)),
+            access: WAYS[self.way.load(Ordering::Relaxed) as usize],
+            policy: PolicyKind::ALL[self.policy.load(Ordering::Relaxed) as usize],
+            regret: read(&self.regret),
         }
     }
 }
@@ -70,6 +96,13 @@ pub struct ExpertStatistics {
     pub waited: Duration,
     /// Time in which something was being read, whether a step waited for it or not.
     pub busy: Duration,
+    /// How they are read.
+    pub access: ReadAccess,
+    /// Which policy says what leaves.
+    pub policy: PolicyKind,
+    /// Millionths of the uses of the last few dozen tokens that the best of all policies would have
+    /// hit and the one in force would not, as their shadow caches tell.
+    pub regret: u64,
 }
 
 impl ExpertStatistics {
@@ -77,8 +110,6 @@ impl ExpertStatistics {
     #[must_use]
     pub fn since(&self, earlier: &ExpertStatistics) -> ExpertStatistics {
         ExpertStatistics {
-            experts: self.experts,
-            slots: self.slots,
             uses: self.uses.saturating_sub(earlier.uses),
             hits: self.hits.saturating_sub(earlier.hits),
             bytes_read: self.bytes_read.saturating_sub(earlier.bytes_read),
@@ -87,6 +118,7 @@ impl ExpertStatistics {
             failures: self.failures.saturating_sub(earlier.failures),
             waited: self.waited.saturating_sub(earlier.waited),
             busy: self.busy.saturating_sub(earlier.busy),
+            ..*self
         }
     }
 }

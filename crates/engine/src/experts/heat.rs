@@ -101,7 +101,7 @@ impl Heat {
 }
 
 /// Puts a file in the place of another one, as a whole.
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(dir)?;
     // Several programs may write at once: each its own file.

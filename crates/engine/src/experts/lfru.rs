@@ -82,11 +82,9 @@ impl Policy for Lfru {
             self.coldest += 1;
         }
         let steps = self.coldest..end;
-        let record = steps.into_iter().find_map(|step| {
-            let last = self.lists.last(list(step));
-            let mut from_last = std::iter::successors(last, |&r| self.lists.before(r));
-            from_last.find(|&r| !keep(r))
-        })?;
+        let record = steps
+            .into_iter()
+            .find_map(|step| self.lists.from_last(list(step)).find(|&r| !keep(r)))?;
         self.lists.remove(record);
         Some(record)
     }

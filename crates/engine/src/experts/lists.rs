@@ -58,6 +58,11 @@ impl Lists {
         (before < self.numbers).then_some(before)
     }
 
+    /// The numbers of `list`, the last one first.
+    pub(super) fn from_last(&self, list: u32) -> impl Iterator<Item = u32> {
+        std::iter::successors(self.last(list), |&number| self.before(number))
+    }
+
     /// Puts all of `from` behind the last of `to`.
     pub(super) fn append(&mut self, from: u32, to: u32) {
         let (from, to) = (self.numbers + from, self.numbers + to);
@@ -81,8 +86,7 @@ mod tests {
     use super::*;
 
     fn content(lists: &Lists, list: u32) -> Vec<u32> {
-        let last = lists.last(list);
-        std::iter::successors(last, |&n| lists.before(n)).collect()
+        lists.from_last(list).collect()
     }
 
     #[test]

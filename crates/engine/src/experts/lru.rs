@@ -23,8 +23,7 @@ impl Policy for Lru {
     }
 
     fn evict(&mut self, keep: &dyn Fn(u32) -> bool) -> Option<u32> {
-        let from_last = std::iter::successors(self.0.last(0), |&r| self.0.before(r));
-        let record = from_last.into_iter().find(|&r| !keep(r))?;
+        let record = self.0.from_last(0).find(|&r| !keep(r))?;
         self.0.remove(record);
         Some(record)
     }

@@ -14,6 +14,7 @@ mod lists;
 mod lru;
 mod open;
 mod policy;
+mod quarantine;
 mod reader;
 mod records;
 mod replay;
@@ -26,6 +27,7 @@ pub use counts::ExpertStatistics;
 pub(crate) use layers::{Layers, Which, expert_operands};
 pub(crate) use open::expert_store;
 pub use policy::PolicyKind;
+pub use quarantine::{Quarantined, quarantined, release};
 pub use replay::{Replayed, Trace};
 pub(crate) use store::ExpertStore;
 

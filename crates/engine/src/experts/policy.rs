@@ -26,9 +26,10 @@ pub(super) trait Policy: Send + Sync {
 }
 
 /// The policies there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyKind {
     /// The least recently used record leaves.
+    #[default]
     Lru,
     /// A record that was used once leaves soon; what is used again stays (S3-FIFO: Yang and
     /// others, FIFO queues are all you need for cache eviction, SOSP 2023).

@@ -13,12 +13,12 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Where experts come from.
 pub(super) trait Fetch: Send + Sync {
-    /// Brings a record into `slot`; the bytes read. What the slot holds after an error is of no
-    /// use.
+    /// Brings a record into `slot` on thread number `thread`; the bytes read. What the slot holds
+    /// after an error is of no use.
     ///
     /// # Errors
     /// If it cannot be read or is damaged.
-    fn fetch(&self, record: u32, slot: &mut [u8]) -> Result<u64, Error>;
+    fn fetch(&self, thread: usize, record: u32, slot: &mut [u8]) -> Result<u64, Error>;
 }
 
 /// How soon something is needed.
@@ -105,10 +105,10 @@ impl Reader {
             shared,
             threads: Vec::with_capacity(threads),
         };
-        for _ in 0..threads {
+        for number in 0..threads {
             let shared = Arc::clone(&reader.shared);
             let builder = std::thread::Builder::new().name("lamella-reader".to_owned());
-            let thread = builder.spawn(move || shared.serve());
+            let thread = builder.spawn(move || shared.serve(number));
             let thread = thread.map_err(|cause| Error::Threads {
                 wanted: threads,
                 cause,
@@ -217,7 +217,7 @@ impl Shared {
     }
 
     /// Does jobs until there will be none.
-    fn serve(&self) {
+    fn serve(&self, thread: usize) {
         let mut state = self.lock();
         while !state.closing {
             let Some(job) = state.next() else {
@@ -227,18 +227,18 @@ impl Shared {
             };
             drop(state);
             self.begun.notify_all();
-            let result = self.fetch_into(job);
+            let result = self.fetch_into(thread, job);
             state = self.lock();
             state.end(Finished { job, result });
             self.done.notify_all();
         }
     }
 
-    fn fetch_into(&self, job: Job) -> Result<u64, Error> {
+    fn fetch_into(&self, thread: usize, job: Job) -> Result<u64, Error> {
         let fetch = || {
             // SAFETY: a job has its slot alone until it comes back.
             let slot = unsafe { self.slots.write(job.slot) };
-            self.fetch.fetch(job.record, slot)
+            self.fetch.fetch(thread, job.record, slot)
         };
         // A step that waits for a thread that is no more would wait for ever.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(fetch));

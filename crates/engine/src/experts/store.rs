@@ -22,14 +22,18 @@ use std::time::Instant;
 #[derive(Default)]
 struct Foreseen {
     bank: usize,
-    records: Vec<u32>,
+    /// With their rank: how many seemed more certain.
+    records: Vec<(u32, usize)>,
     /// Whether there is no doubt.
     certain: bool,
 }
 
-/// Of what was foreseen of a layer, the share that it then needed: below this, it is not read
-/// ahead.
-const USEFUL: f32 = 0.5;
+/// Of what was foreseen of a layer with some rank, the share that it then needed: below this, it is
+/// not read ahead.
+const USEFUL: f32 = 0.6;
+
+/// Ranks that are told apart.
+const RANKS: usize = 16;
 
 /// Slots, what is in them, and who fills them.
 ///
@@ -53,8 +57,8 @@ pub(crate) struct ExpertStore {
     /// What was foreseen of the running layer, and of the next.
     due: Foreseen,
     next: Foreseen,
-    /// Of each bank, how much of what was foreseen was needed lately.
-    useful: Vec<f32>,
+    /// Of each bank and rank, how much of what was foreseen was needed lately.
+    useful: Vec<[f32; RANKS]>,
     /// The bank of the held experts.
     bank: usize,
     /// Counts what was held.
@@ -87,13 +91,20 @@ impl ExpertStore {
         const READERS: usize = 4;
         let (layers, counts) = (Arc::new(layers), Arc::new(Counts::default()));
         let readers = READERS * sources.len();
+        let first = Arc::clone(&sources[0]);
         let how = (access, options.expert_verify);
-        let records = Records::new(sources, Arc::clone(&layers), how, Arc::clone(&counts));
+        let mut records = Records::new(sources, Arc::clone(&layers), how, Arc::clone(&counts));
+        if let Some(dir) = options.quarantine.as_ref().filter(|_| first.is_container()) {
+            records.tell(dir, first.fingerprint()?);
+        }
+        counts.reads_by(access);
         let threads = match records.all_whole() {
             true => readers,
             false => threads,
         };
-        let how = (threads.min(count as usize), options.expert_ahead);
+        let threads = threads.min(count as usize);
+        records.queue(threads)?;
+        let how = (threads, options.expert_ahead);
         Self::over(Arc::new(records), layers, count, how, counts)
     }
 
@@ -125,7 +136,7 @@ impl ExpertStore {
             ahead,
             due: Foreseen::default(),
             next: Foreseen::default(),
-            useful: vec![USEFUL; layers.banks.len()],
+            useful: vec![[USEFUL; RANKS]; layers.banks.len()],
             bank: 0,
             step: 0,
             most: count as usize,
@@ -221,6 +232,9 @@ impl ExpertStore {
     /// A token has gone through all layers.
     fn token(&mut self) {
         self.cache.token();
+        if let Some((policy, regret)) = self.cache.choice() {
+            self.counts.chooses(policy, regret);
+        }
         self.heat.iter_mut().for_each(Heat::token);
     }
 
@@ -318,30 +332,32 @@ impl ExpertStore {
         self.ahead && self.layers.bank_of(layer).is_some()
     }
 
-    /// Takes note that `layer`, the next one, will need `experts`: certainly, or probably.
-    pub(crate) fn foresee(&mut self, layer: usize, experts: &[u32], certain: bool) {
+    /// Takes note that `layer`, the next one, will need `experts`: certainly, or probably. With
+    /// each comes its rank, 0 for what is most certain; they are in the order of their ranks.
+    pub(crate) fn foresee(&mut self, layer: usize, experts: &[(u32, usize)], certain: bool) {
         let bank = self.bank_of(layer);
         let first = self.range_of(bank).start;
         std::mem::swap(&mut self.due, &mut self.next);
         self.next.bank = bank;
         self.next.certain = certain;
         self.next.records.clear();
-        let records = experts.iter().map(|expert| first + expert);
+        let records = experts.iter().map(|&(expert, rank)| (first + expert, rank));
         let cache = &self.cache;
         self.next
             .records
-            .extend(records.filter(|&record| !cache.has(record)));
+            .extend(records.filter(|&(record, _)| !cache.has(record)));
     }
 
-    /// Orders what was foreseen of the next layer, if that has been of use there.
+    /// Orders what was foreseen of the next layer, as far as that has been of use there.
     pub(crate) fn expect_foreseen(&mut self) {
-        let next = &self.next;
-        if !(next.certain || self.useful[next.bank] >= USEFUL) {
-            return;
-        }
+        let useful = self.useful[self.next.bank];
+        let certain = self.next.certain;
         let records = std::mem::take(&mut self.next.records);
+        let wanted = records
+            .iter()
+            .filter(|&&(_, rank)| certain || useful[rank.min(RANKS - 1)] >= USEFUL);
         // What is read ahead should not drive out everything else.
-        for &record in records.iter().take(self.most / 2) {
+        for &(record, _) in wanted.take(self.most / 2) {
             if !self.order(record, Priority::Ahead) {
                 break;
             }
@@ -356,6 +372,9 @@ impl ExpertStore {
                 add(&self.counts.ahead, 1);
                 let step = 0;
                 self.reader.submit(Job { record, slot, step }, priority);
+                if priority == Priority::Warm {
+                    self.cache.trust(record);
+                }
                 true
             }
             Place::Here(_) => true,
@@ -373,11 +392,15 @@ impl ExpertStore {
             _ => return,
         };
         let first = self.layers.banks[bank].first;
-        for record in due.records.drain(..) {
+        for (record, rank) in due.records.drain(..) {
+            let used = experts.binary_search(&(record - first)).is_ok();
+            if !used {
+                self.cache.mistaken(record);
+            }
             if !due.certain {
-                let used = experts.binary_search(&(record - first)).is_ok();
                 let target = if used { 1.0 } else { 0.0 };
-                self.useful[bank] += STEP * (target - self.useful[bank]);
+                let useful = &mut self.useful[bank][rank.min(RANKS - 1)];
+                *useful += STEP * (target - *useful);
             }
         }
     }

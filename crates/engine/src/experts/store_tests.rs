@@ -59,7 +59,7 @@ impl Disk {
 }
 
 impl Fetch for Disk {
-    fn fetch(&self, record: u32, slot: &mut [u8]) -> Result<u64, Error> {
+    fn fetch(&self, _: usize, record: u32, slot: &mut [u8]) -> Result<u64, Error> {
         let read = self.reads.fetch_add(1, Ordering::Relaxed);
         self.order.lock().expect("no panic").push(record);
         assert!(
@@ -151,7 +151,8 @@ fn what_is_used_is_what_was_asked_for_whatever_fails_meanwhile() {
                 let experts = some(&mut rng, 12);
                 if layer + 1 < LAYERS as usize {
                     let certain = rng.next_u32() % 2 == 0;
-                    store.foresee(layer + 1, &some(&mut rng, 12), certain);
+                    let ranked = some(&mut rng, 12).into_iter().zip(0..);
+                    store.foresee(layer + 1, &ranked.collect::<Vec<_>>(), certain);
                 }
                 if rng.next_u32() % 40 == 0 {
                     let cancelled = Cancel::new();
@@ -225,7 +226,8 @@ fn what_a_step_waits_for_is_read_before_what_it_may_need() {
     disk.slow.store(2_000, Ordering::Relaxed);
     let mut store = store(&disk, 40, 1);
     let cancel = Cancel::new();
-    store.foresee(1, &[0, 1, 2, 3, 4, 5], true);
+    let ranked = [0, 1, 2, 3, 4, 5].map(|expert| (expert, 0));
+    store.foresee(1, &ranked, true);
     uses(&mut store, 0, &[7], &cancel).expect("runs");
     let begun = disk.order.lock().expect("no panic").len();
     uses(&mut store, 1, &[5, 9], &cancel).expect("runs");

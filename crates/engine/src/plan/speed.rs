@@ -229,7 +229,7 @@ impl Model<'_> {
         let room = self.machine.beside_bytes as f64 / self.facts.experts_bytes.max(1) as f64;
         let cached = match self.access {
             None if room < 1.0 => 0.0,
-            Some(ReadAccess::Direct) => 0.0,
+            Some(ReadAccess::Direct | ReadAccess::Queued) => 0.0,
             _ => room.min(1.0),
         };
         let copied = (self.machine.page_cache.per_second * COPIED).max(disk);

@@ -1,6 +1,6 @@
 //! A model: whether it is whole, speaks, fits, and lies on a disk that is fast enough.
 
-use super::Finding;
+use super::{Finding, Severity};
 use crate::commands::plan::files;
 use crate::commands::verify;
 use crate::failure::Kind;
@@ -9,9 +9,9 @@ use crate::progress::{Progress, Unit, bytes};
 use crate::terminal::Terminal;
 use lamella_container::manifest::MANIFEST_FILE;
 use lamella_container::{Extent, Store};
-use lamella_engine::Options;
 use lamella_engine::plan::probe::{disk, system};
 use lamella_engine::plan::{Placement, Question, placement};
+use lamella_engine::{Options, Quarantined, quarantined, release};
 use lamella_text::{Bundle, ChatOptions, Message};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -46,6 +46,10 @@ pub(super) fn examine(place: &Place, deep: bool, terminal: &Terminal) -> Vec<Fin
     };
     if !is_container {
         findings.extend(checkpoint(&store, deep, terminal));
+    }
+    let sound = findings.iter().all(|f| f.severity < Severity::Problem);
+    if let Some(dir) = crate::files::quarantine_dir() {
+        findings.push(quarantine(&dir, &store, deep && sound));
     }
     findings.push(speech(&store));
     let placed = fits(&store);
@@ -89,6 +93,42 @@ fn container(place: &Place, deep: bool, terminal: &Terminal) -> Vec<Finding> {
         false => {
             format!("complete; {records} sampled records fit their digests ({read}; --deep: all)")
         }
+    })
+}
+
+/// What runs have found damaged. What is `sound`, all of it, leaves the list.
+fn quarantine(dir: &Path, store: &Store, sound: bool) -> Finding {
+    const ID: &str = "quarantine";
+    let listed = quarantined(dir, store).unwrap_or_default();
+    let Some(first) = listed.first() else {
+        return Finding::ok(ID, "no run has found an expert damaged");
+    };
+    let here = |entry: &Quarantined| entry.dir == store.dir();
+    let others = listed.iter().filter(|entry| !here(entry)).count();
+    if sound && others == 0 && release(dir, store, &here).is_ok() {
+        let count = listed.len();
+        return Finding::ok(
+            ID,
+            format!("{count} experts were found damaged and are whole again"),
+        );
+    }
+    let more = match listed.len() {
+        1 => String::new(),
+        count => format!(", and {} more", count - 1),
+    };
+    let (layer, expert) = (first.layer, first.expert);
+    let what = format!("layer {layer}, expert {expert}: {}{more}", first.problem);
+    let why = "runs have found this; steps that need it fail, or read a mirror";
+    Finding::warning(ID, what, why).fix(match others {
+        0 => format!(
+            "copy the file again, then `lamella doctor --deep {}`",
+            store.dir().display()
+        ),
+        _ => format!(
+            "copy the file of that mirror again, then remove {} in {}",
+            "the list of this model",
+            dir.display()
+        ),
     })
 }
 

@@ -14,6 +14,10 @@ pub(super) struct Guess {
     /// About what the next router will read, `[rows, hidden]`.
     input: Vec<f32>,
     routes: Routes,
+    /// Chosen experts of a row with their weights, the largest first.
+    row: Vec<(u32, f32)>,
+    /// Chosen experts of all rows with their rank, the best first.
+    ranked: Vec<(u32, usize)>,
 }
 
 impl Guess {
@@ -21,8 +25,28 @@ impl Guess {
     pub(super) fn new(hidden: usize, rows: usize, routes: Routes) -> Guess {
         Guess {
             input: vec![0.0; rows * hidden],
+            row: Vec::with_capacity(routes.chosen.len()),
+            ranked: Vec::with_capacity(routes.chosen.len().max(routes.offsets.len())),
             routes,
         }
+    }
+}
+
+impl Guess {
+    /// Ranks the experts chosen for `rows` rows, `top_k` each, by their weight for the row: the
+    /// larger, the more certain.
+    fn rank(&mut self, rows: usize, top_k: usize) {
+        self.ranked.clear();
+        for chosen in self.routes.chosen[..rows * top_k].chunks_exact(top_k) {
+            self.row.clear();
+            self.row.extend_from_slice(chosen);
+            self.row.sort_unstable_by(|(_, a), (_, b)| b.total_cmp(a));
+            let ranked = self.row.iter().enumerate();
+            self.ranked
+                .extend(ranked.map(|(rank, &(expert, _))| (expert, rank)));
+        }
+        self.ranked
+            .sort_unstable_by_key(|&(expert, rank)| (rank, expert));
     }
 }
 
@@ -40,13 +64,16 @@ impl Core {
         };
         let rows = work.rows();
         if rows > FEW_ROWS {
-            let all = &work.routes.identity;
-            store.foresee(next, all.get(..routed.experts).unwrap_or(all), true);
+            let Guess { ranked, .. } = &mut work.guess;
+            ranked.clear();
+            ranked.extend((0..routed.experts as u32).map(|expert| (expert, 0)));
+            store.foresee(next, ranked, true);
             return;
         }
         self.guess(layer, routed, work);
+        work.guess.rank(rows, routed.top_k);
         let certain = routed.router.hash_table.is_some();
-        store.foresee(next, &work.guess.routes.active, certain);
+        store.foresee(next, &work.guess.ranked, certain);
     }
 
     fn guess(&self, layer: usize, next: &Routed, work: &mut Work) {
@@ -56,7 +83,7 @@ impl Core {
             norm.map_or(NormWeight::None, |norm| self.norm_weight(norm))
         };
         let (own, its) = (norm(layer), norm(layer + 1));
-        let Guess { input, routes } = &mut work.guess;
+        let Guess { input, routes, .. } = &mut work.guess;
         let input = &mut input[..rows * width];
         let normed = work.normed[..rows * width].chunks_exact(width);
         for (out, x) in input.chunks_exact_mut(width).zip(normed) {
