@@ -7,14 +7,20 @@ use crate::sources::{Sources, coded};
 use lamella_program::block::{GatedActivation, GatedUnit, Linear};
 use lamella_program::operand::Coding;
 use lamella_program::program::UnusedComponent;
-use lamella_program::{OperandId, Role, Slice};
-use serde_json::json;
+use lamella_program::{Defect, OperandId, Program, Role, Slice};
+use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 
+/// The key that says how weights are in codes.
+const QUANTISATION: &str = "quantization_config";
+/// The key of the part that describes the language model.
+const TEXT: &str = "text_config";
 /// The element type of codes in FP8.
 const FP8: &str = "F8_E4M3";
 /// What the name of a tensor in codes ends in once more for its scales.
 const BLOCK_SCALES: &str = "_scale_inv";
+/// Most experts in all layers together that are believed.
+pub(crate) const MAX_ALL_EXPERTS: usize = 1 << 17;
 /// Ends of the names of stacked experts.
 const STACKED: [&str; 2] = ["gate_up_proj", "down_proj"];
 /// Ends of the names of a gated unit.
@@ -221,7 +227,8 @@ pub(crate) fn block_fp8<'a>(
 ) -> impl Fn(&str) -> Option<Coding> + 'a {
     move |tensor| {
         let scale = format!("{tensor}{BLOCK_SCALES}");
-        let in_codes = sources.dtype(tensor) == Some(FP8) || sources.has(&scale);
+        let scaled = || sources.has(&scale) && sources.takes_scales(tensor, &[FP8]);
+        let in_codes = sources.dtype(tensor) == Some(FP8) || scaled();
         match block {
             Some(block) if in_codes => Some(Coding::BlockFp8 { scale, block }),
             _ => None,
@@ -236,7 +243,7 @@ pub(crate) fn read_block_fp8(
     c: &mut ConfigReader<'_>,
     sources: &Sources<'_>,
 ) -> Result<Option<[usize; 2]>, Rejected> {
-    let Some(mut q) = c.object("quantization_config")? else {
+    let Some(mut q) = c.object(QUANTISATION)? else {
         needs_no_blocks(c, sources, |name| Some(format!("{name}{BLOCK_SCALES}")))?;
         return Ok(None);
     };
@@ -259,6 +266,28 @@ pub(crate) fn read_block_fp8(
     Ok(Some(block?))
 }
 
+/// The key that says that weights are in codes, where a configuration has it and no weight of its
+/// program is: of any family, whatever the method. It belongs to other tensors then.
+pub(crate) fn codes_of_none(values: &Map<String, Value>, program: &Program) -> Option<Defect> {
+    let place = |map: &Map<String, Value>, before: &str| {
+        let there = map.get(QUANTISATION).is_some_and(|value| !value.is_null());
+        there.then(|| format!("{before}{QUANTISATION}"))
+    };
+    let inner = || place(values.get(TEXT)?.as_object()?, &format!("{TEXT}."));
+    let key = place(values, "").or_else(inner)?;
+    let mut slices = program
+        .operands
+        .iter()
+        .flat_map(|o| o.parts.iter().flatten());
+    if slices.any(|slice| slice.coding.is_some()) {
+        return None;
+    }
+    let message = "is there, but all weights are plain numbers: leave it out, or take the tensors \
+                   that it was written for";
+    let message = message.to_owned();
+    Some(Defect::ConfigValue { key, message })
+}
+
 /// Refuses tensors in FP8 with scales where `quantization_config` is missing; `scale_of` names the
 /// scales of a tensor. One without scales has a wrong type, which the closure check names.
 pub(crate) fn needs_no_blocks(
@@ -274,7 +303,7 @@ pub(crate) fn needs_no_blocks(
         None => Ok(()),
         Some(name) => {
             let message = format!("is missing, and {name} needs the size of its blocks");
-            Err(c.refuse("quantization_config", message))
+            Err(c.refuse(QUANTISATION, message))
         }
     }
 }
@@ -285,7 +314,7 @@ pub(crate) fn check_size(
     sources: &Sources<'_>,
     layers: usize,
     beside: usize,
-    experts: usize,
+    experts: (&str, usize),
 ) -> Result<(), Rejected> {
     check_mixed_size(c, sources, [layers, layers], beside, experts)
 }
@@ -293,31 +322,33 @@ pub(crate) fn check_size(
 /// Refuses a configuration that is far larger than the checkpoint, before anything of that size is
 /// built. A few missing tensors are the closure check's to name.
 ///
-/// `sparse` of the `layers` have `experts` experts each; `beside` is how many tensors a layer has
-/// beside those.
+/// `sparse` of the `layers` have as many experts each as the key says that is named; `beside` is
+/// how many tensors a layer has beside those.
 pub(crate) fn check_mixed_size(
     c: &mut ConfigReader<'_>,
     sources: &Sources<'_>,
     [layers, sparse]: [usize; 2],
     beside: usize,
-    experts: usize,
+    (key, experts): (&str, usize),
 ) -> Result<(), Rejected> {
     let stacked = !sources
         .names(|name| name.ends_with(".experts.down_proj"))
         .is_empty();
     let mixture = if stacked { 2 } else { 3 * experts };
-    let needed = layers
-        .saturating_mul(beside)
-        .saturating_add(sparse.saturating_mul(mixture));
-    if needed > 4 * sources.len() + 4096 || sparse.saturating_mul(experts) > 1 << 17 {
-        let message = format!(
-            "{layers} layers and {experts} experts in {sparse} of them need {needed} tensors, \
-             and the checkpoint has {}",
-            sources.len()
-        );
-        return Err(c.refuse("num_hidden_layers", message));
-    }
-    Ok(())
+    let most = 4 * sources.len() + 4096;
+    let beside = layers.saturating_mul(beside);
+    let needed = beside.saturating_add(sparse.saturating_mul(mixture));
+    let (key, message) = if beside > most {
+        let message = format!("{layers} layers need {beside} tensors");
+        ("num_hidden_layers", message)
+    } else if needed > most || sparse.saturating_mul(experts) > MAX_ALL_EXPERTS {
+        let message = format!("{experts} experts in {sparse} layers need {needed} tensors");
+        (key, message)
+    } else {
+        return Ok(());
+    };
+    let there = sources.len();
+    Err(c.reject(key, format!("{message}, and the checkpoint has {there}")))
 }
 
 /// A list with one of two words a layer; `true` is the second one.
@@ -328,6 +359,7 @@ pub(crate) fn choices(
     [no, yes]: [&str; 2],
     count: usize,
 ) -> Result<Vec<bool>, Rejected> {
+    c.note_words(key, &[no, yes]);
     if words.len() != count {
         let message = format!("has {} entries for {count} layers", words.len());
         return Err(c.reject(key, message));
@@ -373,18 +405,17 @@ pub(crate) fn language_model<'c>(
     c: &mut ConfigReader<'c>,
     always: bool,
 ) -> Result<Option<ConfigReader<'c>>, Rejected> {
-    let key = "text_config";
-    let part = c.model(key)?;
+    let part = c.model(TEXT)?;
     let whole = ["hidden_size", "num_hidden_layers", "vocab_size"];
     if part.is_none() && (always || !whole.iter().any(|key| c.has(key))) {
         c.ignore_all();
-        return Err(c.missing(key));
+        return Err(c.missing(TEXT));
     }
     Ok(part)
 }
 
 /// Refuses tokens that end a text and that the vocabulary has not.
-pub(crate) fn check_ends(c: &mut ConfigReader<'_>, vocabulary: Result<usize, Rejected>) {
+pub(crate) fn check_ends<E>(c: &mut ConfigReader<'_>, vocabulary: Result<usize, E>) {
     let key = "eos_token_id";
     let (Ok(Some(ids)), Ok(vocabulary)) = (c.optional_tokens(key), vocabulary) else {
         return;
@@ -418,14 +449,17 @@ pub(crate) fn draft_depths(
     }
 }
 
-/// Copies of the embedding and the head that some exports give a draft head.
+/// Copies of the embedding and the head, which have this shape, that some exports give a draft
+/// head.
 pub(crate) fn copies(
     sources: &Sources<'_>,
+    shape: &[usize],
     belongs: impl Fn(&str) -> bool,
 ) -> Option<UnusedComponent> {
     let name = "copies of embedding and head in the draft heads";
     let reason = "those of the model are the same";
-    component(name, reason, sources.names(belongs))
+    let copied = |name: &str| belongs(name) && sources.shape(name) == Some(shape);
+    component(name, reason, sources.names(copied))
 }
 
 /// A part of the checkpoint that is not executed; `None` where it has no tensors.

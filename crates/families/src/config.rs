@@ -114,16 +114,38 @@ pub(crate) struct ConfigReader<'c> {
     defects: Vec<Defect>,
 }
 
+/// A key that more than one value may stand under.
+pub(crate) struct Consulted {
+    /// Its path: `a.b`.
+    pub(crate) path: String,
+    pub(crate) kind: Kind,
+}
+
+/// What may stand under a key.
+pub(crate) enum Kind {
+    /// A whole number up to this one.
+    Whole(usize),
+    /// Whole numbers, one for each layer or naming layers.
+    Wholes,
+    /// These words, one for each layer.
+    Words(Vec<String>),
+    /// Anything else.
+    Other,
+}
+
 /// What reading was like, beside its defects.
 #[derive(Default)]
 pub(crate) struct Findings {
-    /// Paths of the keys that more than one value may stand under, as far as they were looked for,
-    /// the absent ones included: `a.b`.
-    pub(crate) consulted: Vec<String>,
+    /// The keys that were looked for, the absent ones included.
+    pub(crate) consulted: Vec<Consulted>,
+    /// Whether a key is missing.
+    pub(crate) missing: bool,
     /// Whether a value was rejected that could be used if others were not what they are.
     pub(crate) contradicted: bool,
     /// Whether a value was refused that could be used beside no others.
     pub(crate) refused: bool,
+    /// How many slices the program has that was compared with the tensors, if there is one.
+    pub(crate) compared: Option<usize>,
 }
 
 impl<'c> ConfigReader<'c> {
@@ -169,7 +191,8 @@ impl<'c> ConfigReader<'c> {
         max: usize,
     ) -> Result<Option<usize>, Rejected> {
         let needed = format!("a whole number from 1 to {max}");
-        self.optional(key, &needed, |v| whole(v, max).filter(|n| *n > 0))
+        let read = |v: &Value| whole(v, max).filter(|n| *n > 0);
+        self.optional_of(key, Kind::Whole(max), &needed, read)
     }
 
     /// A whole number from 1 to `max`; `default` where the key is absent. Null is no number.
@@ -181,7 +204,7 @@ impl<'c> ConfigReader<'c> {
     ) -> Result<usize, Rejected> {
         let needed = format!("a whole number from 1 to {max}");
         let read = |v: &Value| whole(v, max).filter(|n| *n > 0);
-        Ok(self.given(key, &needed, read)?.unwrap_or(default))
+        Ok(self.given(key, max, &needed, read)?.unwrap_or(default))
     }
 
     /// A whole number from 0 to `max`; `default` where the key is absent. Null is no number.
@@ -192,9 +215,8 @@ impl<'c> ConfigReader<'c> {
         default: usize,
     ) -> Result<usize, Rejected> {
         let needed = format!("a whole number from 0 to {max}");
-        Ok(self
-            .given(key, &needed, |v| whole(v, max))?
-            .unwrap_or(default))
+        let read = |v: &Value| whole(v, max);
+        Ok(self.given(key, max, &needed, read)?.unwrap_or(default))
     }
 
     /// A required number of this domain, also after rounding to f32.
@@ -231,7 +253,7 @@ impl<'c> ConfigReader<'c> {
         max: usize,
     ) -> Result<Option<usize>, Rejected> {
         let needed = format!("a whole number from 0 to {max}");
-        self.optional(key, &needed, |v| whole(v, max))
+        self.optional_of(key, Kind::Whole(max), &needed, |v| whole(v, max))
     }
 
     /// Whole numbers from 0 to `max`, at most `longest` of them; `None` where the key is absent or
@@ -243,7 +265,8 @@ impl<'c> ConfigReader<'c> {
         longest: usize,
     ) -> Result<Option<Vec<usize>>, Rejected> {
         let needed = format!("a list of up to {longest} whole numbers from 0 to {max}");
-        self.optional(key, &needed, |v| items(v, longest, |n| whole(n, max)))
+        let read = |v| items(v, longest, |n| whole(n, max));
+        self.optional_of(key, Kind::Wholes, &needed, read)
     }
 
     /// A whole number from 0 to `max`, or the first of a list of them; `None` where the key is
@@ -284,25 +307,33 @@ impl<'c> ConfigReader<'c> {
         self.optional(key, &needed, |v| items(v, longest, Value::as_str))
     }
 
-    /// What `read` makes of the value of `key`; `None` where the key is absent.
+    /// What `read` makes of the value of `key`, a whole number up to `max`; `None` where the key is
+    /// absent.
     fn given<T>(
         &mut self,
         key: &str,
+        max: usize,
         needed: &str,
         read: impl FnOnce(&'c Value) -> Option<T>,
     ) -> Result<Option<T>, Rejected> {
         match self.value(key) {
             Some(null @ Value::Null) => {
-                self.consult(key);
+                self.consult(key, Kind::Whole(max));
                 Err(self.wrong(key, null, needed))
             }
-            _ => self.optional(key, needed, read),
+            _ => self.optional_of(key, Kind::Whole(max), needed, read),
         }
     }
 
-    fn consult(&mut self, key: &str) {
+    fn consult(&mut self, key: &str, kind: Kind) {
         let path = format!("{}{key}", self.prefix);
-        self.findings.consulted.push(path);
+        self.findings.consulted.push(Consulted { path, kind });
+    }
+
+    /// Notes that the list under `key` has one of these words for each layer.
+    pub(crate) fn note_words(&mut self, key: &str, words: &[&str]) {
+        let words = words.iter().map(|&word| word.to_owned());
+        self.consult(key, Kind::Words(words.collect()));
     }
 
     /// What `read` makes of the value of `key`; `None` where the key is absent or null.
@@ -312,7 +343,18 @@ impl<'c> ConfigReader<'c> {
         needed: &str,
         read: impl FnOnce(&'c Value) -> Option<T>,
     ) -> Result<Option<T>, Rejected> {
-        self.consult(key);
+        self.optional_of(key, Kind::Other, needed, read)
+    }
+
+    /// The same of a key of this kind.
+    fn optional_of<T>(
+        &mut self,
+        key: &str,
+        kind: Kind,
+        needed: &str,
+        read: impl FnOnce(&'c Value) -> Option<T>,
+    ) -> Result<Option<T>, Rejected> {
+        self.consult(key, kind);
         let Some(value) = self.present(key) else {
             return Ok(None);
         };
@@ -399,10 +441,13 @@ impl<'c> ConfigReader<'c> {
     pub(crate) fn absorb(&mut self, mut nested: ConfigReader<'c>) {
         let Findings {
             consulted,
+            missing,
             contradicted,
             refused,
+            compared: _,
         } = nested.findings();
         self.findings.consulted.extend(consulted);
+        self.findings.missing |= missing;
         self.findings.contradicted |= contradicted;
         self.findings.refused |= refused;
         self.defects.extend(nested.finish());
@@ -465,6 +510,7 @@ impl<'c> ConfigReader<'c> {
             true => "null",
             false => "missing",
         };
+        self.findings.missing = true;
         self.refuse(key, format!("is {what}, and this family needs it"))
     }
 

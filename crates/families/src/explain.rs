@@ -8,18 +8,18 @@
 
 mod evidence;
 mod parts;
+mod search;
+mod trial;
 
+use crate::MODEL_TYPE;
 use crate::config::{Findings, shown};
-use evidence::Evidence;
+use crate::registry::known_model_types;
+use evidence::{Candidate, Evidence};
 use lamella_program::{Defect, TensorInfo};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+pub(crate) use trial::Attempt;
+use trial::{Lower, Trial, value};
 
-/// Tensors looked at in all attempts together: seconds of work at most.
-const MAX_WORK: usize = 1_500_000;
-/// The same once a value is found that explains everything: others may do so too.
-const MAX_MORE: usize = 500_000;
-/// Attempts, whatever the size of the checkpoint.
-const MAX_ATTEMPTS: usize = 250;
 /// Keys of which any alone would explain everything, as far as they are named.
 const MAX_KEYS: usize = 3;
 
@@ -41,29 +41,31 @@ struct Fit<'a> {
 }
 
 impl Refused<'_> {
-    /// The defects in as few words as they can be put; `closes` tells whether another configuration
-    /// has none.
-    pub(crate) fn explained(self, closes: impl Fn(&Map<String, Value>) -> bool) -> Vec<Defect> {
+    /// The defects in as few words as they can be put; `lower` tries other configurations.
+    pub(crate) fn explained(self, lower: Lower<'_>) -> Vec<Defect> {
+        match self.blame(&mut Trial::of(&self, lower)) {
+            Some(one) => vec![one],
+            None => parts::gathered(self.defects, self.tensors),
+        }
+    }
+
+    /// The value that alone explains everything, if there is one.
+    fn blame(&self, trial: &mut Trial<'_>) -> Option<Defect> {
         let unknown = |defect: &Defect| matches!(defect, Defect::UnknownConfigKey(_));
         let several = self.defects.len() > 1 || self.findings.contradicted;
         // With what no other value would mend, there is more than one thing wrong.
         let mended = !self.findings.refused && !self.defects.iter().any(unknown);
-        if several && mended {
-            let evidence = Evidence::of(&self);
-            if let Some(one) = self.blame(&evidence, closes) {
-                return vec![one];
-            }
+        let fits = match several && mended {
+            true => self.fits(trial),
+            false => Vec::new(),
+        };
+        match fits.is_empty() && (several || self.findings.missing) {
+            true => self.blamed(self.types(trial)),
+            false => self.blamed(fits),
         }
-        parts::gathered(self.defects, self.tensors)
     }
 
-    /// The value that alone explains everything, if there is one.
-    fn blame(
-        &self,
-        evidence: &Evidence,
-        closes: impl Fn(&Map<String, Value>) -> bool,
-    ) -> Option<Defect> {
-        let mut fits = self.fits(evidence, closes);
+    fn blamed(&self, mut fits: Vec<Fit<'_>>) -> Option<Defect> {
         // A key that is complained of anyway goes first, then what tensors tell.
         fits.sort_by_key(|fit| (!self.complains_of(fit.path), !fit.told));
         let (fit, others) = fits.split_first()?;
@@ -83,37 +85,67 @@ impl Refused<'_> {
         Some(Defect::ConfigValue { key, message })
     }
 
-    /// The values that explain everything, of different keys.
-    fn fits<'c>(
-        &'c self,
-        evidence: &Evidence,
-        closes: impl Fn(&Map<String, Value>) -> bool,
-    ) -> Vec<Fit<'c>> {
+    /// The values that explain everything, of different keys: what defects point to literally, then
+    /// lists of layers, then what else they point to, then what is found step by step.
+    fn fits<'c>(&'c self, trial: &mut Trial<'_>) -> Vec<Fit<'c>> {
+        let evidence = Evidence::of(self);
         let candidates = evidence.candidates(self);
-        let mut changed = self.values.clone();
-        let mut fits: Vec<Fit<'c>> = Vec::new();
-        let within = |work: usize| MAX_ATTEMPTS.min(work / (self.tensors.len() + 1));
-        let mut left = within(MAX_WORK);
-        for (path, value) in candidates {
-            if fits.iter().any(|fit| fit.path == path) {
-                continue;
-            }
-            if left == 0 || fits.len() == MAX_KEYS {
-                break;
-            }
-            left -= 1;
-            let Some(old) = exchange(&mut changed, path, Some(value.clone())) else {
-                continue;
-            };
-            if closes(&changed) {
-                let old = old.as_ref().unwrap_or(&Value::Null);
-                let told = evidence.says(old, &value);
-                fits.push(Fit { path, value, told });
-                left = left.min(within(MAX_MORE));
-            }
-            exchange(&mut changed, path, old);
+        let literal = candidates.partition_point(|candidate| candidate.literal);
+        let (literal, others) = candidates.split_at(literal);
+        let mut fits = self.closing(literal, trial);
+        if fits.is_empty() {
+            fits.extend(search::list(self, &evidence, trial));
+        }
+        if fits.is_empty() {
+            fits = self.closing(others, trial);
+        }
+        if fits.is_empty() {
+            fits.extend(search::number(self, trial));
         }
         fits
+    }
+
+    /// Those candidates with which the checkpoint closes, the first of each key.
+    fn closing<'c>(&self, candidates: &[Candidate<'c>], trial: &mut Trial<'_>) -> Vec<Fit<'c>> {
+        let mut fits: Vec<Fit<'c>> = Vec::new();
+        for Candidate {
+            path,
+            value,
+            literal,
+        } in candidates
+        {
+            if fits.len() == MAX_KEYS {
+                break;
+            }
+            if fits.iter().any(|fit| fit.path == *path) || !trial.closes(path, value) {
+                continue;
+            }
+            trial.shorten();
+            let told = match value {
+                Value::Number(_) => *literal || trial.is_alone(path, value),
+                Value::Array(_) => {
+                    let others = candidates.iter().filter(|c| c.path == *path);
+                    let mut others = others.filter(|c| c.value != *value);
+                    !others.any(|other| trial.closes(path, &other.value))
+                }
+                _ => true,
+            };
+            let value = value.clone();
+            fits.push(Fit { path, value, told });
+        }
+        fits
+    }
+
+    /// Another family that the checkpoint is of.
+    fn types(&self, trial: &mut Trial<'_>) -> Vec<Fit<'static>> {
+        let fits = |other: &&str| trial.closes_at_last(MODEL_TYPE, &json!(other));
+        let other = known_model_types().find(fits);
+        let fit = other.map(|other| Fit {
+            path: MODEL_TYPE,
+            value: json!(other),
+            told: true,
+        });
+        fit.into_iter().collect()
     }
 
     fn complains_of(&self, path: &str) -> bool {
@@ -122,7 +154,7 @@ impl Refused<'_> {
     }
 
     fn compared(&self, fit: &Fit<'_>) -> String {
-        let found = value(self.values, fit.path);
+        let found = self.value(fit.path);
         let found = found.map_or_else(|| "missing".to_owned(), shown);
         match fit.told {
             true => format!("is {found}, but the checkpoint fits {}", shown(&fit.value)),
@@ -130,28 +162,8 @@ impl Refused<'_> {
             false => format!("is {found}, which the checkpoint does not fit"),
         }
     }
-}
 
-/// What stands under a path of keys, `a.b`.
-fn value<'v>(values: &'v Map<String, Value>, path: &str) -> Option<&'v Value> {
-    let mut keys = path.split('.');
-    let first = values.get(keys.next()?)?;
-    keys.try_fold(first, |value, key| value.as_object()?.get(key))
-}
-
-/// Puts a value there, or nothing, and takes what there was; `None` where there is no such object.
-fn exchange(
-    values: &mut Map<String, Value>,
-    path: &str,
-    new: Option<Value>,
-) -> Option<Option<Value>> {
-    let (outer, last) = path.rsplit_once('.').unwrap_or(("", path));
-    let mut object = values;
-    for key in outer.split('.').filter(|key| !key.is_empty()) {
-        object = object.get_mut(key)?.as_object_mut()?;
+    fn value(&self, path: &str) -> Option<&Value> {
+        value(self.values, path)
     }
-    Some(match new {
-        Some(new) => object.insert(last.to_owned(), new),
-        None => object.remove(last),
-    })
 }

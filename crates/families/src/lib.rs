@@ -28,13 +28,18 @@ mod sources;
 
 pub use registry::{FAMILY_IDS, is_of_family, known_model_types};
 
+use common::codes_of_none;
 use config::{ConfigReader, Findings};
-use explain::Refused;
+use explain::{Attempt, Refused};
 use lamella_program::closure::check_against;
 use lamella_program::{Defect, Program, TensorInfo};
 use registry::Family;
 use serde_json::{Map, Value};
+use sources::Sources;
 use std::fmt;
+
+/// The key that names the family.
+const MODEL_TYPE: &str = "model_type";
 
 /// Why a checkpoint has no program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +120,7 @@ impl std::error::Error for LowerError {}
 /// configuration that the tensor table does not bear out.
 pub fn lower(config_json: &str, tensors: &[TensorInfo]) -> Result<Program, LowerError> {
     let values = json::parse_object(config_json)?;
-    let Some(model_type) = values.get("model_type").and_then(|v| v.as_str()) else {
+    let Some(model_type) = values.get(MODEL_TYPE).and_then(Value::as_str) else {
         return Err(LowerError::MissingModelType);
     };
     let Some(family) = registry::family(model_type) else {
@@ -125,8 +130,17 @@ pub fn lower(config_json: &str, tensors: &[TensorInfo]) -> Result<Program, Lower
             known,
         });
     };
-    let closes = |values: &Map<String, Value>| attempt(family, values, tensors).0.is_ok();
-    let (lowered, findings) = attempt(family, &values, tensors);
+    let sources = Sources::new(tensors);
+    let other = |values: &Map<String, Value>| {
+        let of = values.get(MODEL_TYPE).and_then(Value::as_str);
+        let family = of.and_then(registry::family).unwrap_or(family);
+        let (lowered, findings) = attempt(family, values, &sources, tensors);
+        Attempt {
+            defects: lowered.err().unwrap_or_default(),
+            compared: findings.compared,
+        }
+    };
+    let (lowered, findings) = attempt(family, &values, &sources, tensors);
     lowered.map_err(|defects| {
         let refused = Refused {
             values: &values,
@@ -134,7 +148,7 @@ pub fn lower(config_json: &str, tensors: &[TensorInfo]) -> Result<Program, Lower
             findings: &findings,
             defects,
         };
-        LowerError::Defects(refused.explained(closes))
+        LowerError::Defects(refused.explained(&other))
     })
 }
 
@@ -142,15 +156,21 @@ pub fn lower(config_json: &str, tensors: &[TensorInfo]) -> Result<Program, Lower
 fn attempt(
     family: &Family,
     values: &Map<String, Value>,
+    sources: &Sources<'_>,
     tensors: &[TensorInfo],
 ) -> (Result<Program, Vec<Defect>>, Findings) {
     let mut config = ConfigReader::new(values);
-    config.ignore(&["model_type"]);
-    let lowered = (family.lower)(&mut config, tensors);
-    let findings = config.findings();
+    config.ignore(&[MODEL_TYPE]);
+    let lowered = (family.lower)(&mut config, sources);
+    let mut findings = config.findings();
     let mut defects = config.finish();
     if let Ok(program) = lowered {
+        let parts = program.operands.iter().flat_map(|o| &o.parts);
+        findings.compared = Some(parts.map(Vec::len).sum());
         defects.extend(check_against(&program, tensors));
+        if defects.is_empty() {
+            defects.extend(codes_of_none(values, &program));
+        }
         if defects.is_empty() {
             return (Ok(program), findings);
         }

@@ -18,7 +18,7 @@ use lamella_program::block::{
     RopePlace, Routed, Router, Scoring, Span, WeightRule,
 };
 use lamella_program::program::Dims;
-use lamella_program::{Program, Role, TensorInfo};
+use lamella_program::{Program, Role};
 use serde_json::json;
 
 /// The configuration keys that this family computes with.
@@ -44,14 +44,14 @@ struct Config {
 /// Lowers an OLMoE checkpoint.
 pub(crate) fn lower(
     reader: &mut ConfigReader<'_>,
-    tensors: &[TensorInfo],
+    sources: &Sources<'_>,
 ) -> Result<Program, Rejected> {
-    let sources = Sources::new(tensors);
     let config = Config::read(reader)?;
-    check_size(reader, &sources, config.layers, 9, config.experts)?;
+    let experts = ("num_experts", config.experts);
+    check_size(reader, sources, config.layers, 9, experts)?;
     let lowering = Lowering {
         config: &config,
-        table: Builder::new(&sources, |_| None),
+        table: Builder::new(sources, |_| None),
     };
     Ok(lowering.program())
 }

@@ -1,7 +1,8 @@
 //! The table of families. Adding one is one entry here and one file beside it.
 
 use crate::config::{ConfigReader, Rejected};
-use lamella_program::{Program, TensorInfo};
+use crate::sources::Sources;
+use lamella_program::Program;
 use std::ffi::CStr;
 
 /// A model family: what it is called and how it is lowered.
@@ -13,7 +14,7 @@ pub(crate) struct Family {
     /// Values of `model_type` that mean this family.
     pub(crate) model_types: &'static [&'static str],
     /// Reads every key it expresses and builds the program; faults are left in the reader.
-    pub(crate) lower: fn(&mut ConfigReader<'_>, &[TensorInfo]) -> Result<Program, Rejected>,
+    pub(crate) lower: fn(&mut ConfigReader<'_>, &Sources<'_>) -> Result<Program, Rejected>,
 }
 
 const FAMILIES: &[Family] = &[

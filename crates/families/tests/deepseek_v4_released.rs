@@ -5,7 +5,7 @@
 mod common;
 mod damage;
 
-use common::{fixture, parameters, program, tensor, with};
+use common::{fixture, one_defect, parameters, program, tensor, with};
 use damage::bytes;
 use lamella_program::closure::draft_operands;
 use lamella_program::{OperandId, Program, Role, TensorInfo, state};
@@ -280,4 +280,14 @@ fn the_released_pro_model_has_its_published_size() {
     let p = check_release(&pro(), &published);
     let raw = 31 * 127 * 1024 + 30 * 7 * (2048 + 512);
     assert_eq!(state::fixed_bytes(&p), 4 * (61 * 128 * 512 + raw));
+}
+
+/// Of the largest table there is, one wrong count is one defect, and not seventy thousand.
+#[test]
+fn twice_the_experts_of_the_pro_model() {
+    let release = pro();
+    let config = with(&release.config(), "n_routed_experts", json!(768));
+    let text = one_defect(&config, &release.tensors());
+    let start = "config.json: n_routed_experts: is 768, but the checkpoint fits 384; with it, ";
+    assert!(text.starts_with(start), "{text}");
 }

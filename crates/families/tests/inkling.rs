@@ -494,7 +494,10 @@ fn a_model_far_larger_than_its_checkpoint_is_one_defect() {
     let wide = with(&deep, "text_config.n_routed_experts", json!(4096));
     for config in [deep, wide] {
         let text = one_defect(&config, &table);
-        assert!(text.contains("num_hidden_layers: 1024 layers of"), "{text}");
+        assert!(
+            text.contains("num_hidden_layers: 1024 layers need"),
+            "{text}"
+        );
     }
 }
 

@@ -5,29 +5,16 @@
 
 mod common;
 
-use common::{defects, fixture, one_defect, tensor, with, without};
+use common::{FAMILIES, at, defects, fixture, leaves, one_defect, tensor, with, without};
 use lamella_program::Defect;
 use serde_json::{Value, json};
-
-/// A fixture of each family and layout.
-const FIXTURES: [&str; 9] = [
-    "deepseek_v4-303",
-    "glm-101",
-    "inkling-101",
-    "kimi_k3-bf16-404",
-    "olmoe-202",
-    "qwen35dense-303",
-    "qwen36-101",
-    "qwen38-111",
-    "qwen3next-505",
-];
 
 /// Fixtures, keys, wrong values, and those that fit; null where neither tensors nor lists tell.
 const CONTRADICTED: &[[&str; 4]] = &[
     ["deepseek_v4-303", "num_nextn_predict_layers", "null", "1"],
-    ["deepseek_v4-303", "num_nextn_predict_layers", "0", "null"],
-    ["deepseek_v4-303", "num_nextn_predict_layers", "2", "null"],
-    ["deepseek_v4-303", "num_hidden_layers", "6", "null"],
+    ["deepseek_v4-303", "num_nextn_predict_layers", "0", "1"],
+    ["deepseek_v4-303", "num_nextn_predict_layers", "2", "1"],
+    ["deepseek_v4-303", "num_hidden_layers", "6", "5"],
     ["deepseek_v4-303", "num_hash_layers", "3", "1"],
     ["deepseek_v4-303", "hc_mult", "3", "4"],
     ["deepseek_v4-303", "n_routed_experts", "12", "8"],
@@ -43,15 +30,15 @@ const CONTRADICTED: &[[&str; 4]] = &[
     ["glm-101", "num_hidden_layers", "7", "8"],
     ["glm-101", "num_hidden_layers", "9", "8"],
     ["glm-101", "attention_bias", "true", "false"],
-    ["glm-101", "index_topk_freq", "3", "null"],
+    ["glm-101", "index_topk_freq", "3", "4"],
     ["glm-101", "index_skip_topk_offset", "2", "3"],
     ["glm-101", "first_k_dense_replace", "2", "3"],
-    ["glm-101", "first_k_dense_replace", "8", "null"],
+    ["glm-101", "first_k_dense_replace", "8", "3"],
     [
         "glm-404",
         "quantization_config.weight_block_size",
         "[64, 64]",
-        "[128, 128]",
+        "null",
     ],
     [
         "glm-404",
@@ -73,7 +60,7 @@ const CONTRADICTED: &[[&str; 4]] = &[
         "inkling-101",
         "mtp_config.num_nextn_predict_layers",
         "2",
-        "null",
+        "3",
     ],
     [
         "inkling-101",
@@ -81,7 +68,7 @@ const CONTRADICTED: &[[&str; 4]] = &[
         "null",
         "3",
     ],
-    ["kimi_k3-101", "text_config.num_hidden_layers", "8", "null"],
+    ["kimi_k3-101", "text_config.num_hidden_layers", "8", "9"],
     ["kimi_k3-101", "text_config.first_k_dense_replace", "2", "1"],
     [
         "kimi_k3-101",
@@ -106,7 +93,7 @@ const CONTRADICTED: &[[&str; 4]] = &[
         "qwen36-101",
         "text_config.full_attention_interval",
         "3",
-        "null",
+        "4",
     ],
     [
         "qwen36fp8-707",
@@ -119,7 +106,7 @@ const CONTRADICTED: &[[&str; 4]] = &[
         "qwen38-111",
         "text_config.full_attention_interval",
         "3",
-        "null",
+        "4",
     ],
     ["qwen38-111", "text_config.hc_count", "3", "4"],
     ["qwen38-111", "text_config.hc_count", "5", "4"],
@@ -141,6 +128,18 @@ const TOGETHER: &[[&str; 4]] = &[
         "quantization_config.expert_dtype",
         r#""fp8""#,
         "is \"fp8\", but the experts are stored in FP4",
+    ],
+    [
+        "deepseek_v4-101",
+        "expert_dtype",
+        r#""fp4""#,
+        "is \"fp4\", but the experts are stored as plain numbers: leave the key out",
+    ],
+    [
+        "deepseek_v4-101",
+        "expert_dtype",
+        r#""fp8""#,
+        "is \"fp8\", but the experts are stored as plain numbers: leave the key out",
     ],
     [
         "deepseek_v4-303",
@@ -216,6 +215,36 @@ const TOGETHER: &[[&str; 4]] = &[
         "is 211, but the vocabulary has 211 tokens",
     ],
     [
+        "qwen36-101",
+        "text_config.eos_token_id",
+        "320",
+        "is 320, but the vocabulary has 320 tokens",
+    ],
+    [
+        "qwen36-101",
+        "eos_token_id",
+        "[318, 320]",
+        "is 320, but the vocabulary has 320 tokens",
+    ],
+    [
+        "qwen3next-505",
+        "eos_token_id",
+        "272",
+        "is 272, but the vocabulary has 272 tokens",
+    ],
+    [
+        "qwen38-111",
+        "eos_token_id",
+        "320",
+        "is 320, but the vocabulary has 320 tokens",
+    ],
+    [
+        "kimi_k3-101",
+        "eos_token_id",
+        "400",
+        "is 400, but the vocabulary has 400 tokens",
+    ],
+    [
         "olmoe-101",
         "attention_bias",
         "true",
@@ -223,29 +252,12 @@ const TOGETHER: &[[&str; 4]] = &[
     ],
 ];
 
-/// Paths of all values that are no objects, nested ones as `a.b`.
-fn leaves(value: &Value, path: &str, out: &mut Vec<String>) {
-    for (key, value) in value.as_object().into_iter().flatten() {
-        let dot = if path.is_empty() { "" } else { "." };
-        let path = format!("{path}{dot}{key}");
-        match value {
-            Value::Object(_) => leaves(value, &path, out),
-            _ => out.push(path),
-        }
-    }
-}
-
-fn at<'v>(config: &'v Value, path: &str) -> &'v Value {
-    let pointer = format!("/{}", path.replace('.', "/"));
-    config.pointer(&pointer).unwrap()
-}
-
 /// Null, a count that is one off, a flag the other way round, a list one entry short: whatever key
 /// it is, there is at most one defect.
 #[test]
 fn whatever_value_is_wrong_there_is_one_defect() {
     let mut seen = [0; 2];
-    for name in FIXTURES {
+    for name in FAMILIES {
         let (config, table) = fixture(name);
         let mut paths = Vec::new();
         leaves(&config, "", &mut paths);
@@ -342,7 +354,6 @@ fn two_things_that_do_not_go_together() {
             "quantization_config.expert_dtype",
             json!("fp4"),
         ),
-        ("deepseek_v4-101", "expert_dtype", json!("fp8")),
         ("glm-101", "index_topk_pattern", json!("FFFSSSFS")),
         (
             "inkling-101",
@@ -366,6 +377,11 @@ fn two_things_that_do_not_go_together() {
 #[test]
 fn a_key_of_the_spelling_that_the_file_has() {
     let (config, table) = fixture("inkling-101");
+    let text = one_defect(&without(&config, "mtp_config"), &table);
+    assert_eq!(
+        text,
+        "config.json: mtp_config: is missing, and this family needs it"
+    );
     for path in [
         "mtp_config.num_nextn_predict_layers",
         "mtp_config.local_layer_ids",

@@ -137,6 +137,105 @@ fn a_wrong_element_type() {
     }
 }
 
+/// Scales beside a tensor of plain numbers: they are what is too many, in whatever way a family
+/// names them.
+#[test]
+fn extra_scales() {
+    const ENDS: [(&str, &str); 7] = [
+        (".weight", ".weight_scale_inv"),
+        (".weight", ".weight_scale"),
+        (".weight", ".weight_scale_2"),
+        (".weight", ".scale"),
+        ("_weight", "_weight.scale"),
+        ("_weight", "_weight.scale2"),
+        ("_proj", "_proj_scale_inv"),
+    ];
+    for m in models() {
+        let plain = m
+            .table
+            .iter()
+            .filter(|t| t.encoding.is_some() && m.some(&t.name));
+        let scales = plain.flat_map(|t| {
+            let scale = |(weight, scale)| Some(format!("{}{scale}", t.name.strip_suffix(weight)?));
+            ENDS.into_iter().filter_map(scale)
+        });
+        let scales: Vec<String> = scales.collect();
+        assert!(scales.len() > 20, "{}", m.name);
+        // Each end with some of the tensors, and each tensor with some of the ends.
+        let scales: Vec<&str> = scales.iter().step_by(3).map(String::as_str).collect();
+        check_extra_tensors(&m.config, &m.table, &scales);
+    }
+}
+
+/// Codes that are said to be plain numbers: where others of their kind are codes, the type is to
+/// blame; of a single tensor it may as well be its scales.
+#[test]
+fn codes_of_a_plain_type() {
+    let mut seen = 0;
+    for m in models() {
+        for (index, t) in m.table.iter().enumerate().filter(|(_, t)| m.some(&t.name)) {
+            let codes = ["U8", "I8", "F8_E4M3"].contains(&t.dtype.as_str());
+            if !codes || t.name.contains("scale") {
+                continue;
+            }
+            let mut table = m.table.clone();
+            table[index] = tensor(t.name.clone(), "BF16", &t.shape);
+            let text = one_defect(&m.config, &table);
+            let stem = t.name.trim_end_matches("weight");
+            assert!(
+                text.contains(stem),
+                "{}: {} as BF16: {text}",
+                m.name,
+                t.name
+            );
+            seen += 1;
+        }
+    }
+    assert!(seen > 100, "{seen}");
+}
+
+/// Weights of plain numbers, whatever says that they are codes.
+#[test]
+fn a_quantization_config_too_many() {
+    let fp8 = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
+    let packed = |format: &str| {
+        let method = "compressed-tensors";
+        json!({"quant_method": method, "format": format, "config_groups": {}})
+    };
+    let mxfp4 = fixture("kimi_k3-101").0["text_config"]["quantization_config"].clone();
+    let model_opt = json!({"quant_method": "modelopt", "quant_algo": "NVFP4"});
+    for (name, path, value) in [
+        ("deepseek_v4-101", "quantization_config", &fp8),
+        ("glm-101", "quantization_config", &fp8),
+        (
+            "inkling-101",
+            "quantization_config",
+            &packed("nvfp4-pack-quantized"),
+        ),
+        (
+            "inkling-101",
+            "text_config.quantization_config",
+            &packed("float-quantized"),
+        ),
+        ("kimi_k3-bf16-404", "quantization_config", &mxfp4),
+        (
+            "kimi_k3-bf16-404",
+            "quantization_config",
+            &packed("mxfp4-pack-quantized"),
+        ),
+        ("qwen35dense-303", "quantization_config", &fp8),
+        ("qwen36-101", "quantization_config", &fp8),
+        ("qwen38-111", "quantization_config", &fp8),
+        ("qwen38-111", "quantization_config", &model_opt),
+        ("qwen3next-505", "quantization_config", &fp8),
+    ] {
+        let (config, table) = fixture(name);
+        let text = one_defect(&with(&config, path, value.clone()), &table);
+        let start = format!("config.json: {path}: is there, but all weights are plain numbers");
+        assert!(text.starts_with(&start), "{name}: {text}");
+    }
+}
+
 /// Every key of the configuration, nested ones as `a.b`.
 fn keys(value: &Value, path: &str, out: &mut Vec<String>) {
     for (key, value) in value.as_object().into_iter().flatten() {
@@ -192,15 +291,7 @@ fn says_nothing(model: &str, path: &str) -> bool {
         .any(|key| key == "vision_config" || key == "audio_config");
     // Latent attention has no key heads, and its heads' size is the sum of two others.
     let latent = model.starts_with("glm") && ["head_dim", "num_key_value_heads"].contains(&last);
-    // What ends a text is told by the tokenizer's files too; of some families a value beyond the
-    // vocabulary is refused, and Qwen3.8 computes with it.
-    let ends = last == "eos_token_id"
-        && ["inkling", "kimi_k3-101", "qwen3"]
-            .iter()
-            .any(|start| model.starts_with(start))
-        && !model.starts_with("qwen38")
-        && (path == last || !model.starts_with("kimi"));
-    inside || latent || ends || inert.contains(&last)
+    inside || latent || inert.contains(&last)
 }
 
 #[test]

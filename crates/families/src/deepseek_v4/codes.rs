@@ -13,8 +13,11 @@ use std::collections::{HashMap, HashSet};
 const FP8: &str = "F8_E4M3";
 /// The element types that stand for two FP4 codes.
 const FP4: [&str; 3] = ["I8", "U8", "F4"];
-/// Parts of the names of routed experts.
-const EXPERTS: [&str; 2] = [".ffn.experts.", ".mlp.experts."];
+/// The element types of all codes.
+const CODES: [&str; 4] = [FP8, "I8", "U8", "F4"];
+/// A part of the names of routed experts, and what stands before it.
+const EXPERTS: &str = ".experts.";
+const BLOCKS: [&str; 2] = [".ffn", ".mlp"];
 
 /// How many tensors have a type of each kind.
 #[derive(Clone, Copy, Default)]
@@ -42,30 +45,29 @@ impl Votes {
 
 /// The routed experts of a checkpoint.
 #[derive(Default)]
-struct Experts {
+struct Experts<'n> {
     /// By layer and matrix.
-    stacks: HashMap<(String, String), Votes>,
+    stacks: HashMap<(&'n str, &'n str), Votes>,
     all: Votes,
     /// Layers whose experts have scales.
-    scaled: HashSet<String>,
+    scaled: HashSet<&'n str>,
 }
 
-impl Experts {
-    fn of(sources: &Sources<'_>) -> Experts {
+impl<'n> Experts<'n> {
+    fn of(sources: &Sources<'n>) -> Experts<'n> {
         let mut experts = Experts::default();
-        for name in sources.names(|name| place(name).is_some()) {
-            let Some((layer, matrix)) = place(&name) else {
+        for (name, dtype) in sources.types() {
+            let Some((layer, matrix)) = place(name) else {
                 continue;
             };
-            let scales = scale_of(&name).is_none_or(|_| name.ends_with("_scale_inv"));
+            let scales = scale_of(name).is_none_or(|_| name.ends_with("_scale_inv"));
             if scales {
-                experts.scaled.insert(layer.to_owned());
+                experts.scaled.insert(layer);
                 continue;
             }
-            let dtype = sources.dtype(&name);
-            experts.all.add(dtype);
-            let stack = (layer.to_owned(), matrix.to_owned());
-            experts.stacks.entry(stack).or_default().add(dtype);
+            experts.all.add(Some(dtype));
+            let stack = (layer, matrix);
+            experts.stacks.entry(stack).or_default().add(Some(dtype));
         }
         experts
     }
@@ -73,9 +75,11 @@ impl Experts {
     /// Whether the matrix of an expert is in FP4 (`true`) or FP8; `None` where it is in no codes.
     fn fp4(&self, tensor: &str, dtype: Option<&str>, scaled: bool) -> Option<bool> {
         let (layer, matrix) = place(tensor)?;
-        let stack = (layer.to_owned(), matrix.to_owned());
-        let most = self.stacks.get(&stack).and_then(|votes| votes.fp4());
-        let coded = dtype.is_some_and(|dtype| dtype == FP8 || FP4.contains(&dtype));
+        let most = self
+            .stacks
+            .get(&(layer, matrix))
+            .and_then(|votes| votes.fp4());
+        let coded = dtype.is_some_and(|dtype| CODES.contains(&dtype));
         match scaled {
             true => Some(most.or(self.all.fp4()).unwrap_or(true)),
             false => most.filter(|_| coded && self.scaled.contains(layer)),
@@ -83,16 +87,17 @@ impl Experts {
     }
 }
 
-/// Whether most matrices of routed experts are in FP4 (`true`) or FP8; `None` where most are in no
-/// codes.
+/// Whether routed experts are in FP4 (`true`) or FP8, if some are in codes.
 pub(super) fn experts_in_fp4(sources: &Sources<'_>) -> Option<bool> {
-    Experts::of(sources).all.fp4()
+    let all = Experts::of(sources).all;
+    (all.fp4.max(all.fp8) > 0).then_some(all.fp4 > all.fp8)
 }
 
 /// The layer that a tensor of routed experts belongs to and which matrix it is, `w1.weight` or
 /// `down_proj`, the number of the expert left out.
 fn place(tensor: &str) -> Option<(&str, &str)> {
-    let (layer, end) = EXPERTS.iter().find_map(|part| tensor.split_once(part))?;
+    let (layer, end) = tensor.split_once(EXPERTS)?;
+    BLOCKS.iter().find(|block| layer.ends_with(**block))?;
     let numbered = end.split_once('.');
     let matrix = numbered.filter(|(n, _)| n.bytes().all(|b| b.is_ascii_digit()));
     Some((layer, matrix.map_or(end, |(_, matrix)| matrix)))
@@ -106,7 +111,8 @@ pub(super) fn coding<'a>(
     let experts = Experts::of(sources);
     move |tensor| {
         let scale = scale_of(tensor)?;
-        let (dtype, scaled) = (sources.dtype(tensor), sources.has(&scale));
+        let dtype = sources.dtype(tensor);
+        let scaled = sources.has(&scale) && sources.takes_scales(tensor, &CODES);
         let fp4 = match place(tensor) {
             Some(_) => experts.fp4(tensor, dtype, scaled)?,
             None if dtype == Some(FP8) || scaled => false,

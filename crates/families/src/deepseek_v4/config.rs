@@ -108,7 +108,8 @@ impl Config {
             block: block?,
         };
         let layers = layers? + config.drafts;
-        check_size(c, sources, layers, 32, config.experts.count)?;
+        let experts = ("n_routed_experts", config.experts.count);
+        check_size(c, sources, layers, 32, experts)?;
         Ok(config)
     }
 }
@@ -196,8 +197,7 @@ impl Experts {
     }
 }
 
-/// What the experts are stored in. The tensors' own types decide; the key is only checked. Experts
-/// in plain numbers were decoded, and of those it says what they were.
+/// What the experts are stored in. The tensors' own types decide; the key is only checked.
 fn read_expert_dtype(c: &mut ConfigReader<'_>, sources: &Sources<'_>) {
     let key = "expert_dtype";
     let said = match c.optional_text(key) {
@@ -209,11 +209,15 @@ fn read_expert_dtype(c: &mut ConfigReader<'_>, sources: &Sources<'_>) {
         }
         _ => return,
     };
-    if experts_in_fp4(sources) == Some(!said) {
-        let [said, stored] = if said { ["fp4", "FP8"] } else { ["fp8", "FP4"] };
-        let message = format!("is {said:?}, but the experts are stored in {stored}");
-        let _ = c.refuse(key, message);
-    }
+    let stored = match experts_in_fp4(sources) {
+        Some(fp4) if fp4 == said => return,
+        Some(true) => "in FP4",
+        Some(false) => "in FP8",
+        None => "as plain numbers: leave the key out, or take the tensors that it was written for",
+    };
+    let said = if said { "fp4" } else { "fp8" };
+    let message = format!("is {said:?}, but the experts are stored {stored}");
+    let _ = c.refuse(key, message);
 }
 
 /// The sides of an FP8 block. They are needed where the checkpoint has FP8 tensors.

@@ -14,7 +14,8 @@ const COPIES: &[&str] = &["emb.tok_emb.weight", "emb.weight", "head.weight"];
 
 /// What the draft heads repeat of the model.
 pub(super) fn copies(sources: &Sources<'_>, config: &Config) -> Vec<UnusedComponent> {
-    let copied = common::copies(sources, |name| {
+    let shape = [config.vocabulary, config.hidden];
+    let copied = common::copies(sources, &shape, |name| {
         let draft = numbered(name, "mtp.").filter(|(head, _)| *head < config.drafts);
         draft.is_some_and(|(_, end)| COPIES.contains(&end))
     });

@@ -24,22 +24,21 @@ use lamella_program::block::{Block, Ffn, HyperMap, Layer, Mixer, Residual, RmsNo
 use lamella_program::program::{
     Boundary, Dims, Entry, Exit, PROGRAM_VERSION, StreamReduction, UnusedComponent,
 };
-use lamella_program::{OperandId, Program, Role, TensorInfo};
+use lamella_program::{OperandId, Program, Role};
 use names::Spelling;
 use schedule::Plan;
 
 /// Lowers a DeepSeek V4 checkpoint.
 pub(crate) fn lower(
     reader: &mut ConfigReader<'_>,
-    tensors: &[TensorInfo],
+    sources: &Sources<'_>,
 ) -> Result<Program, Rejected> {
-    let sources = Sources::new(tensors);
-    let config = Config::read(reader, &sources)?;
-    let unused = draft::copies(&sources, &config);
+    let config = Config::read(reader, sources)?;
+    let unused = draft::copies(sources, &config);
     let lowering = Lowering {
         config: &config,
-        spelling: Spelling::of(&sources),
-        table: Builder::new(&sources, coding(&sources, config.block)),
+        spelling: Spelling::of(sources),
+        table: Builder::new(sources, coding(sources, config.block)),
     };
     Ok(lowering.program(unused))
 }

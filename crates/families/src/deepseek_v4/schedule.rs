@@ -8,6 +8,13 @@ use crate::config::{ConfigReader, MAX_LAYERS, Rejected};
 const MAX_RATIO: usize = 1 << 16;
 /// The ratio at which entries overlap and are chosen by an indexer.
 const OVERLAPPING_RATIO: usize = 4;
+/// What saved configurations call layers with a window alone, with overlapping and with plain
+/// entries.
+const WINDOW: &str = "sliding_attention";
+const OVERLAPPING: &str = "compressed_sparse_attention";
+const PLAIN: &str = "heavily_compressed_attention";
+/// The same of layers that choose experts by token id, and of the others.
+const HASHED: [&str; 2] = ["hash_moe", "moe"];
 
 /// What one layer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +41,11 @@ pub(super) fn read_schedule(
     layers: Result<usize, Rejected>,
     drafts: Result<usize, Rejected>,
 ) -> Result<Vec<Plan>, Rejected> {
-    let longest = layers.unwrap_or(MAX_LAYERS);
-    let ratios = c.optional_wholes("compress_ratios", MAX_RATIO, longest + MAX_DRAFTS);
-    let types = c.optional_texts("layer_types", longest);
+    let ratios = c.optional_wholes("compress_ratios", MAX_RATIO, MAX_LAYERS + MAX_DRAFTS);
+    let types = c.optional_texts("layer_types", MAX_LAYERS);
     let rates = read_rates(c);
-    let hashed = c.optional_whole("num_hash_layers", longest);
-    let kinds = c.optional_texts("mlp_layer_types", longest);
+    let hashed = c.optional_whole("num_hash_layers", MAX_LAYERS);
+    let kinds = c.optional_texts("mlp_layer_types", MAX_LAYERS);
     let rates = rates?;
     let (layers, drafts) = (layers?, drafts?);
     let published = match ratios? {
@@ -57,7 +63,14 @@ pub(super) fn read_schedule(
             return Err(c.reject("compress_rates", "contradicts compress_ratios"));
         }
     }
-    let published = hashed?.map(|n| (0..layers).map(|index| index < n).collect());
+    let hashed = hashed?;
+    if hashed.is_some_and(|n| n > layers) {
+        return Err(c.reject(
+            "num_hash_layers",
+            format!("is more than the {layers} layers"),
+        ));
+    }
+    let published = hashed.map(|n| (0..layers).map(|index| index < n).collect());
     let saved = match kinds? {
         Some(kinds) => Some(by_kinds(c, &kinds, layers)?),
         None => None,
@@ -101,7 +114,7 @@ fn read_rates(c: &mut ConfigReader<'_>) -> Result<Option<[usize; 2]>, Rejected> 
     let Some(mut rates) = c.object("compress_rates")? else {
         return Ok(None);
     };
-    let key = "compressed_sparse_attention";
+    let key = OVERLAPPING;
     let overlapping = match rates.count(key, MAX_RATIO) {
         Ok(ratio) if ratio != OVERLAPPING_RATIO => {
             let message = format!("is {ratio}, but only {OVERLAPPING_RATIO} can be used");
@@ -109,7 +122,7 @@ fn read_rates(c: &mut ConfigReader<'_>) -> Result<Option<[usize; 2]>, Rejected> 
         }
         other => other,
     };
-    let plain = rates.count("heavily_compressed_attention", MAX_RATIO);
+    let plain = rates.count(PLAIN, MAX_RATIO);
     c.absorb(rates);
     Ok(Some([overlapping?, plain?]))
 }
@@ -121,6 +134,7 @@ fn by_types(
     rates: Option<[usize; 2]>,
     layers: usize,
 ) -> Result<Vec<Compression>, Rejected> {
+    c.note_words("layer_types", &[WINDOW, OVERLAPPING, PLAIN]);
     check_length(c, "layer_types", types.len(), layers)?;
     let Some([overlapping, plain]) = rates else {
         return Err(c.reject("compress_rates", "is missing, and layer_types needs it"));
@@ -128,9 +142,9 @@ fn by_types(
     let mut compression = Vec::with_capacity(layers);
     for &kind in types {
         compression.push(match kind {
-            "sliding_attention" => Compression::Window,
-            "compressed_sparse_attention" => Compression::Overlapping(overlapping),
-            "heavily_compressed_attention" => Compression::Plain(plain),
+            WINDOW => Compression::Window,
+            OVERLAPPING => Compression::Overlapping(overlapping),
+            PLAIN => Compression::Plain(plain),
             _ => return Err(unknown(c, "layer_types", kind)),
         });
     }
@@ -143,12 +157,13 @@ fn by_kinds(
     kinds: &[&str],
     layers: usize,
 ) -> Result<Vec<bool>, Rejected> {
+    c.note_words("mlp_layer_types", &HASHED);
     check_length(c, "mlp_layer_types", kinds.len(), layers)?;
     let mut hashed = Vec::with_capacity(layers);
     for &kind in kinds {
         hashed.push(match kind {
-            "hash_moe" => true,
-            "moe" => false,
+            kind if kind == HASHED[0] => true,
+            kind if kind == HASHED[1] => false,
             _ => return Err(unknown(c, "mlp_layer_types", kind)),
         });
     }

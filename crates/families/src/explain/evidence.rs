@@ -1,90 +1,103 @@
 //! What defects point to: how far counts are off, and how dimensions differ.
 
-use super::parts::numbers;
-use super::{Refused, value};
+use super::Refused;
+use super::parts::{is_word, numbers};
+use super::trial::value;
+use crate::config::{Kind, MAX_LAYERS};
+use crate::sources::undigited;
 use lamella_program::Defect;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Distinct hints of each kind that are followed.
 const MAX_HINTS: usize = 8;
-/// Distinct words of a list that are put in place of one of them.
-const MAX_WORDS: usize = 4;
 /// Longest list of which all numbers are changed together: the sides of a block.
 const SIDES: usize = 2;
-/// Largest count that stands in for one that is null without any hint.
+/// Largest count that stands in for one that is null without any hint, and for one that tells every
+/// how many layers are of another kind.
 const SMALL: usize = 8;
+
+/// A value to try.
+pub(super) struct Candidate<'p> {
+    pub(super) path: &'p str,
+    pub(super) value: Value,
+    /// Whether defects name both: so many are expected as the key says, and so many are there.
+    pub(super) literal: bool,
+}
 
 /// Hints in the defects.
 #[derive(Default)]
-pub(super) struct Evidence {
+pub(super) struct Evidence<'n> {
+    /// Expected and found sizes of dimensions, and numbers of parts.
+    literal: BTreeSet<[usize; 2]>,
     /// Found and expected size of a dimension, with no common factor.
     ratios: BTreeSet<[usize; 2]>,
     /// How much larger a dimension is than expected; negative where it is smaller.
     sizes: BTreeSet<i64>,
     /// How many numbered parts there are more than expected.
     differences: BTreeSet<i64>,
-    /// How many numbered parts there are.
+    /// How many numbered parts there are, of which some are missing or too many.
     counts: BTreeSet<usize>,
-    /// How long lists are.
-    lengths: BTreeSet<usize>,
-    /// Numbers of the layers that something is wrong with.
-    layers: BTreeSet<usize>,
+    /// Where no tensors were compared: how long lists are, and how many parts of any kind there
+    /// are.
+    tallies: BTreeSet<usize>,
+    /// Numbers of the layers that something is wrong with, by what stands before them in names.
+    pub(super) layers: BTreeMap<&'n str, BTreeSet<usize>>,
 }
 
 /// Numbers of parts, by what stands before and after the number in a tensor's name.
 type Parts<'n> = BTreeMap<(&'n str, &'n str), BTreeSet<usize>>;
 
-impl Evidence {
-    pub(super) fn of(refused: &Refused<'_>) -> Evidence {
+impl<'n> Evidence<'n> {
+    pub(super) fn of(refused: &'n Refused<'_>) -> Evidence<'n> {
         let mut evidence = Evidence::default();
         let (mut missing, mut extra) = (Parts::new(), Parts::new());
         for defect in &refused.defects {
-            let name = match defect {
-                Defect::MissingTensor { tensor, .. } => {
-                    number(tensor, |_| true, &mut missing);
-                    tensor
-                }
-                Defect::UnclaimedTensor(tensor) => {
-                    number(tensor, |_| true, &mut extra);
-                    tensor
-                }
-                Defect::TensorShape {
-                    tensor,
-                    found,
-                    expected,
-                } => {
-                    evidence.shape(found, expected);
-                    tensor
-                }
-                _ => continue,
+            let Some(name) = tensor(defect) else {
+                continue;
             };
-            let layer = numbers(name).find(|(before, ..)| before.ends_with("layers."));
-            evidence.layers.extend(layer.map(|(_, n, _)| n));
+            match defect {
+                Defect::MissingTensor { .. } => number(name, |_| true, &mut missing),
+                Defect::UnclaimedTensor(_) => number(name, |_| true, &mut extra),
+                Defect::TensorShape {
+                    found, expected, ..
+                } => evidence.shape(found, expected),
+                _ => {}
+            }
+            if let Some((before, layer)) = layer(name) {
+                evidence.layers.entry(before).or_default().insert(layer);
+            }
         }
-        let mut there = Parts::new();
-        let odd = |place: &(&str, &str)| missing.contains_key(place) || extra.contains_key(place);
-        for tensor in refused.tensors {
-            number(&tensor.name, odd, &mut there);
+        evidence.parts(refused, &missing, &extra);
+        if refused.findings.compared.is_none() {
+            evidence.tallies = tallies(refused);
         }
-        evidence.counts.extend(there.values().map(BTreeSet::len));
-        let lists = refused.findings.consulted.iter();
-        let lists = lists.filter_map(|path| value(refused.values, path)?.as_array());
-        evidence.lengths.extend(lists.map(Vec::len));
-        let of = |parts: &Parts<'_>, place| parts.get(place).map_or(0, BTreeSet::len) as i64;
-        let places = missing.keys().chain(extra.keys());
-        let differences = places.map(|place| of(&extra, place) - of(&missing, place));
-        evidence.differences.extend(differences);
         evidence.shorten();
         evidence
     }
 
     fn shape(&mut self, found: &[usize], expected: &[usize]) {
         for (&a, &b) in found.iter().zip(expected).filter(|(a, b)| a != b) {
+            self.literal.insert([b, a]);
             self.ratios.extend(reduced(a, b));
             let by = |n: usize| i64::try_from(n).ok();
             let difference = by(a).zip(by(b)).map(|(a, b)| a - b);
             self.sizes.extend(difference);
+        }
+    }
+
+    fn parts(&mut self, refused: &Refused<'_>, missing: &Parts<'_>, extra: &Parts<'_>) {
+        let mut there = Parts::new();
+        let odd = |place: &(&str, &str)| missing.contains_key(place) || extra.contains_key(place);
+        for tensor in refused.tensors {
+            number(&tensor.name, odd, &mut there);
+        }
+        self.counts.extend(there.values().map(BTreeSet::len));
+        let of = |parts: &Parts<'_>, place| parts.get(place).map_or(0, BTreeSet::len);
+        for place in missing.keys().chain(extra.keys()) {
+            let [there, missing, extra] = [&there, missing, extra].map(|parts| of(parts, place));
+            self.differences.insert(extra as i64 - missing as i64);
+            self.literal.insert([there + missing - extra, there]);
         }
     }
 
@@ -94,98 +107,94 @@ impl Evidence {
         self.sizes = first(&self.sizes, |n| n.unsigned_abs());
         self.differences = first(&self.differences, |n| n.unsigned_abs());
         self.counts = first(&self.counts, |&n| n);
-        self.lengths = first(&self.lengths, |&n| usize::MAX - n);
-        self.layers = first(&self.layers, |&n| n);
+        self.tallies = first(&self.tallies, |&n| usize::MAX - n);
     }
 
     /// Values to try, by path: what the hints point to for every key, then what might be.
-    pub(super) fn candidates<'p>(&self, refused: &Refused<'p>) -> Vec<(&'p str, Value)> {
+    pub(super) fn candidates<'p>(&self, refused: &Refused<'p>) -> Vec<Candidate<'p>> {
         let mut seen = BTreeSet::new();
-        let paths = refused.findings.consulted.iter().map(String::as_str);
-        let paths: Vec<&str> = paths.filter(|path| seen.insert(*path)).collect();
+        let keys = refused.findings.consulted.iter();
+        let keys: Vec<_> = keys.filter(|key| seen.insert(&key.path)).collect();
         let mut tried: BTreeSet<(&str, String)> = BTreeSet::new();
         let mut candidates = Vec::new();
-        for likely in [true, false] {
-            for &path in &paths {
-                let old = value(refused.values, path);
-                let absent = old.is_none();
-                let old = old.unwrap_or(&Value::Null);
-                let new = match likely {
-                    true => self.likely(old),
+        for rank in 0..4 {
+            for key in &keys {
+                let path = key.path.as_str();
+                let found = value(refused.values, path);
+                let old = found.unwrap_or(&Value::Null);
+                let counts_layers = matches!(key.kind, Kind::Whole(max) if max <= MAX_LAYERS);
+                let new = match rank {
+                    0 => self.literally(old),
+                    1 if counts_layers || refused.complains_of(path) => self.tallied(old),
+                    1 => Vec::new(),
+                    2 if matches!(key.kind, Kind::Whole(_)) => {
+                        [self.likely(old), self.tallied(old)].concat()
+                    }
+                    2 => self.likely(old),
                     // Of what is not there at all, the family has its own idea.
-                    false if absent => continue,
-                    false => self.possible(old),
+                    _ if found.is_none() && !counts_layers => Vec::new(),
+                    _ => self.possible(old, counts_layers),
                 };
                 let new = new.into_iter().filter(|new| new != old);
                 let new = new.filter(|new| tried.insert((path, new.to_string())));
-                candidates.extend(new.map(|new| (path, new)));
+                candidates.extend(new.map(|value| Candidate {
+                    path,
+                    value,
+                    literal: rank == 0,
+                }));
             }
         }
         candidates
     }
 
+    fn literally(&self, old: &Value) -> Vec<Value> {
+        let Some(n) = whole(old) else {
+            return Vec::new();
+        };
+        let pairs = self.literal.range([n, 0]..=[n, usize::MAX]);
+        listed(pairs.take(MAX_HINTS).map(|&[_, found]| found))
+    }
+
+    fn tallied(&self, old: &Value) -> Vec<Value> {
+        match whole(old) {
+            Some(_) => listed(self.tallies.iter().copied()),
+            None => Vec::new(),
+        }
+    }
+
     fn likely(&self, old: &Value) -> Vec<Value> {
         match old {
             Value::Bool(flag) => vec![json!(!flag)],
-            Value::Number(_) => whole(old).map_or_else(Vec::new, |n| listed(self.numbers(n))),
+            Value::Number(_) => whole(old).map_or_else(Vec::new, |n| listed(self.measured(n))),
             Value::Null => {
-                let more = self
-                    .differences
-                    .iter()
-                    .filter(|n| **n > 0)
-                    .map(|n| json!(n));
+                let more = self.differences.iter().filter(|n| **n > 0);
                 let counts = self.counts.iter().map(|n| json!(n));
-                let named = |by: usize| self.layers.iter().map(|n| n + by).collect::<Vec<_>>();
-                let lists = [0, 1].map(|by| json!(named(by)));
-                more.chain(counts).chain(lists).collect()
+                more.map(|n| json!(n)).chain(counts).collect()
             }
-            Value::Array(items) => self.lists(items),
+            Value::Array(items) if items.len() <= SIDES => {
+                let sides: Option<Vec<usize>> = items.iter().map(whole).collect();
+                sides.map_or_else(Vec::new, |sides| self.sides(&sides))
+            }
             _ => Vec::new(),
         }
     }
 
-    fn possible(&self, old: &Value) -> Vec<Value> {
+    fn possible(&self, old: &Value, counts_layers: bool) -> Vec<Value> {
+        let strides = if self.layers.is_empty() { 0 } else { SMALL };
+        let strides = (1..=strides).filter(|_| counts_layers);
         match (whole(old), old) {
-            (Some(n), _) => listed(self.terms(n).into_iter().chain(neighbours(n))),
+            (Some(n), _) => {
+                let near = self.terms(n).into_iter().chain(neighbours(n));
+                listed(near.chain(strides))
+            }
             (None, Value::Null) => listed(1..=SMALL),
             _ => Vec::new(),
         }
     }
 
-    /// Whether tensors say that `new` stands where `old` does, and not only that it would do: a
-    /// flag has but one other value, and a number is in proportion to dimensions or counts parts.
-    pub(super) fn says(&self, old: &Value, new: &Value) -> bool {
-        let measured = |old: &Value, new: &Value| match (whole(old), whole(new)) {
-            (Some(old), Some(new)) => old == new || self.measured(old).contains(&new),
-            _ => false,
-        };
-        match (old, new) {
-            (Value::Array(old), Value::Array(new)) if old.len() <= SIDES => {
-                let sides = old.iter().zip(new);
-                old.len() == new.len() && sides.into_iter().all(|(old, new)| measured(old, new))
-            }
-            (Value::Number(_), _) => measured(old, new) || self.is_length(old, new),
-            _ => true,
-        }
-    }
-
-    /// Whether `new` is how long a list is, and `old` about that: a count of what the list names.
-    fn is_length(&self, old: &Value, new: &Value) -> bool {
-        let near =
-            |(old, new): (usize, usize)| old.abs_diff(new) <= 2 && self.lengths.contains(&new);
-        whole(old).zip(whole(new)).is_some_and(near)
-    }
-
-    /// What a number may be that is a factor of dimensions, or counts parts.
-    fn numbers(&self, n: usize) -> Vec<usize> {
-        // Where no tensor was looked at, lists may tell of how many layers they are.
-        let none = self.sizes.is_empty() && self.differences.is_empty();
-        let lengths = self.lengths.iter().copied().filter(|_| none);
-        self.measured(n).into_iter().chain(lengths).collect()
-    }
-
-    /// The same, as far as tensors tell.
-    fn measured(&self, n: usize) -> Vec<usize> {
+    /// What a number may be that is a factor of dimensions, or counts parts, as far as tensors
+    /// tell.
+    pub(super) fn measured(&self, n: usize) -> Vec<usize> {
         let both = self.ratios.iter().flat_map(|&[a, b]| [[a, b], [b, a]]);
         let scaled = both.filter(|&[_, from]| n.is_multiple_of(from));
         let scaled = scaled.filter_map(|[to, from]| (n / from).checked_mul(to));
@@ -207,39 +216,11 @@ impl Evidence {
         steps.filter_map(|by| moved(n, by)).collect()
     }
 
-    /// Lists with something else for the layers that something is wrong with.
-    fn lists(&self, items: &[Value]) -> Vec<Value> {
-        let mut lists = Vec::new();
-        let mut words: Vec<&Value> = Vec::new();
-        for word in items {
-            if words.len() < MAX_WORDS && !words.contains(&word) {
-                words.push(word);
-            }
-        }
-        for &layer in self.layers.iter().filter(|layer| **layer < items.len()) {
-            lists.extend(words.iter().map(|&word| {
-                let mut list = items.to_vec();
-                list[layer] = word.clone();
-                Value::from(list)
-            }));
-        }
-        let numbers: Option<Vec<usize>> = items.iter().map(whole).collect();
-        if let Some(numbers) = numbers {
-            // Lists of the numbers of layers count them from 0 or from 1.
-            let layers = self.layers.iter().flat_map(|&layer| [layer, layer + 1]);
-            lists.extend(layers.map(|layer| json!(toggled(&numbers, layer))));
-            if numbers.len() <= SIDES {
-                lists.extend(self.sides(&numbers));
-            }
-        }
-        lists
-    }
-
     /// A block with another side, or with two others.
     fn sides(&self, sides: &[usize]) -> Vec<Value> {
         let mut lists = Vec::new();
         for (index, &side) in sides.iter().enumerate() {
-            for new in self.numbers(side).into_iter().chain(neighbours(side)) {
+            for new in self.measured(side).into_iter().chain(neighbours(side)) {
                 let mut one = sides.to_vec();
                 one[index] = new;
                 lists.extend([json!(one), json!(vec![new; sides.len()])]);
@@ -249,7 +230,7 @@ impl Evidence {
     }
 }
 
-fn whole(value: &Value) -> Option<usize> {
+pub(super) fn whole(value: &Value) -> Option<usize> {
     value.as_u64().and_then(|n| usize::try_from(n).ok())
 }
 
@@ -265,13 +246,43 @@ fn neighbours(n: usize) -> impl Iterator<Item = usize> {
     [n.checked_sub(1), n.checked_add(1)].into_iter().flatten()
 }
 
-/// The list without a number, or with it where it has it not.
-fn toggled(list: &[usize], number: usize) -> Vec<usize> {
-    let mut other: Vec<usize> = list.iter().copied().filter(|n| *n != number).collect();
-    if other.len() == list.len() {
-        other.push(number);
+/// How many parts of each kind there are, numbered or stacked, whatever they belong to, and how
+/// long lists are.
+fn tallies(refused: &Refused<'_>) -> BTreeSet<usize> {
+    let mut parts: HashMap<String, BTreeSet<usize>> = HashMap::new();
+    for tensor in refused.tensors {
+        for (before, number, _) in numbers(&tensor.name).filter(is_word) {
+            parts.entry(undigited(before)).or_default().insert(number);
+        }
     }
-    other
+    let lists = refused.findings.consulted.iter();
+    let lists = lists.filter_map(|key| value(refused.values, &key.path)?.as_array());
+    let stacks = refused.tensors.iter().filter_map(|t| match t.shape[..] {
+        // A kernel of a convolution is none.
+        [items, rows, _] if rows > 1 => Some(items),
+        _ => None,
+    });
+    let numbered = parts.values().map(BTreeSet::len);
+    numbered.chain(stacks).chain(lists.map(Vec::len)).collect()
+}
+
+/// The tensor that a defect is about.
+pub(super) fn tensor(defect: &Defect) -> Option<&str> {
+    match defect {
+        Defect::MissingTensor { tensor, .. }
+        | Defect::UnclaimedTensor(tensor)
+        | Defect::TensorShape { tensor, .. }
+        | Defect::ElementType { tensor, .. }
+        | Defect::MixedTypes { tensor, .. } => Some(tensor),
+        _ => None,
+    }
+}
+
+/// The number of the layer that a tensor belongs to, and what stands before it.
+pub(super) fn layer(tensor: &str) -> Option<(&str, usize)> {
+    let mut numbers = numbers(tensor);
+    let (before, number, _) = numbers.find(|(before, ..)| before.ends_with("layers."))?;
+    Some((before, number))
 }
 
 /// The first few in an order.

@@ -14,6 +14,11 @@ pub(super) fn numbers(name: &str) -> impl Iterator<Item = (&str, usize, &str)> {
     })
 }
 
+/// Whether a number is a whole word of a name, and not its last.
+pub(super) fn is_word((before, _, after): &(&str, usize, &str)) -> bool {
+    before.ends_with('.') && after.starts_with('.')
+}
+
 /// The defects, those of a numbered part that is not known at all, or not there at all though
 /// others of its kind are, as one.
 pub(super) fn gathered(defects: Vec<Defect>, tensors: &[TensorInfo]) -> Vec<Defect> {
@@ -80,9 +85,7 @@ impl<'n> Parts<'n> {
 /// behind it.
 fn outermost(name: &str) -> Option<(&str, &str)> {
     let mut found = numbers(name);
-    let (before, after) = found.find_map(|(before, _, after)| {
-        (before.ends_with('.') && after.starts_with('.')).then_some((before, after))
-    })?;
+    let (before, _, after) = found.find(is_word)?;
     Some((before, &name[..=name.len() - after.len()]))
 }
 

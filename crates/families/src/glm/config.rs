@@ -144,15 +144,15 @@ impl Config {
             block: block?,
         };
         config.check_geometry(c, head_dim?)?;
-        let first = config.layers.len();
-        let announced = draft_layers?.unwrap_or(0);
+        let (first, announced) = (config.layers.len(), draft_layers?.unwrap_or(0));
         config.draft_layers = draft_depths(sources, announced, |name| {
             let layer = numbered(name, "model.layers.").map(|(index, _)| index);
             layer.is_some_and(|index| (first..first + announced).contains(&index))
         });
         let sparse = config.layers.iter().filter(|kind| kind.sparse).count();
         let layers = [first, sparse].map(|n| n + config.draft_layers);
-        check_mixed_size(c, sources, layers, 12, config.experts.count)?;
+        let experts = config.experts.count;
+        check_mixed_size(c, sources, layers, 12, ("n_routed_experts", experts))?;
         Ok(config)
     }
 

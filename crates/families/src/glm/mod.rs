@@ -20,7 +20,7 @@ use lamella_program::block::{
     WeightRule,
 };
 use lamella_program::program::Dims;
-use lamella_program::{Program, Role, TensorInfo};
+use lamella_program::{Program, Role};
 
 /// Eps of the norms of the two latents and of index keys: the default of the vendor's classes, and
 /// not `rms_norm_eps`. No key of the configuration sets it. Engines that take `rms_norm_eps` here
@@ -35,13 +35,12 @@ const COPIES: [&str; 2] = ["embed_tokens.weight", "shared_head.head.weight"];
 /// Lowers a GLM checkpoint.
 pub(crate) fn lower(
     reader: &mut ConfigReader<'_>,
-    tensors: &[TensorInfo],
+    sources: &Sources<'_>,
 ) -> Result<Program, Rejected> {
-    let sources = Sources::new(tensors);
-    let config = Config::read(reader, &sources)?;
+    let config = Config::read(reader, sources)?;
     let lowering = Lowering {
         config: &config,
-        table: Builder::new(&sources, block_fp8(&sources, config.block)),
+        table: Builder::new(sources, block_fp8(sources, config.block)),
     };
     Ok(lowering.program())
 }
@@ -84,7 +83,7 @@ impl Lowering<'_> {
             vocabulary: c.vocabulary,
             context: c.context,
         };
-        let unused = copies(self.table.sources, |name| {
+        let unused = copies(self.table.sources, &shape, |name| {
             let draft = numbered(name, "model.layers.");
             let draft = draft.filter(|(index, _)| c.drafts().contains(index));
             draft.is_some_and(|(_, end)| COPIES.contains(&end))

@@ -114,7 +114,8 @@ impl Codes {
             return None;
         };
         let scale = format!("{map}{SCALE}");
-        let in_codes = sources.dtype(tensor) == Some("F8_E4M3") || sources.has(&scale);
+        let scaled = || sources.has(&scale) && sources.takes_scales(tensor, &["F8_E4M3"]);
+        let in_codes = sources.dtype(tensor) == Some("F8_E4M3") || scaled();
         let row = sources.shape(tensor).and_then(<[usize]>::last);
         let block = block.unwrap_or([1, row.copied().unwrap_or(1)]);
         in_codes.then_some(Coding::BlockFp8 { scale, block })
@@ -178,10 +179,7 @@ fn read_scheme(c: &mut ConfigReader<'_>) -> Result<Option<Scheme>, Rejected> {
 fn model_opt(sources: &Sources<'_>, tensor: &str) -> Option<Coding> {
     let scale = format!("{tensor}.scale");
     let global = format!("{tensor}.scale2");
-    let in_codes = match sources.dtype(tensor) {
-        Some("BF16" | "F16" | "F32") => false,
-        _ => sources.has(&scale) || sources.has(&global),
-    };
+    let in_codes = sources.takes_both(tensor, [&scale, &global], &["U8"]);
     in_codes.then_some(Coding::Nvfp4 { scale, global })
 }
 

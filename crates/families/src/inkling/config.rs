@@ -2,7 +2,7 @@
 
 use super::codes::Codes;
 use super::drafts::{self, Drafts};
-use crate::common::{language_model, named_twice, settled};
+use crate::common::{MAX_ALL_EXPERTS, language_model, named_twice, settled};
 use crate::config::{
     ConfigReader, Domain, MAX_CONTEXT, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY,
     MAX_WIDTH, Rejected,
@@ -93,6 +93,9 @@ impl Config {
         sources: &Sources<'_>,
     ) -> Result<Config, Rejected> {
         c.ignore(INERT_OUTSIDE);
+        // Not compared with the vocabulary: a small model of this family keeps the ids of the large
+        // one, and what ends a text is told by the tokenizer's files.
+        let _ = c.optional_tokens("eos_token_id");
         c.require_if_present("tie_word_embeddings", &json!(false));
         let drafts = drafts::read_published(c);
         let mut text = language_model(c, true)?.ok_or(Rejected)?;
@@ -211,15 +214,16 @@ impl Config {
     ) -> Result<Config, Rejected> {
         const PER_LAYER: usize = 17;
         let layers = self.layers.len();
-        let experts = layers.saturating_mul(self.experts + self.shared);
         let needed = (layers + self.drafts.local.len()).saturating_mul(PER_LAYER);
-        if needed > 4 * sources.len() + 4096 || experts > 1 << 17 {
-            let message = format!(
-                "{layers} layers of {} experts need {needed} tensors, and the checkpoint has {}",
-                self.experts,
-                sources.len()
-            );
-            return Err(c.refuse("num_hidden_layers", message));
+        if needed > 4 * sources.len() + 4096 {
+            let there = sources.len();
+            let message =
+                format!("{layers} layers need {needed} tensors, and the checkpoint has {there}");
+            return Err(c.reject("num_hidden_layers", message));
+        }
+        if layers.saturating_mul(self.experts + self.shared) > MAX_ALL_EXPERTS {
+            let message = format!("is more than can be used in {layers} layers");
+            return Err(c.reject("n_routed_experts", message));
         }
         Ok(self)
     }
@@ -309,21 +313,26 @@ fn read_kinds(
     c: &mut ConfigReader<'_>,
     depth: Result<usize, Rejected>,
 ) -> Result<Vec<Kind>, Rejected> {
-    // Where the depth is a defect of its own, any number of layers will do.
-    let most = depth.unwrap_or(MAX_LAYERS);
-    let ids = c.optional_wholes("local_layer_ids", most - 1, most);
+    let ids = c.optional_wholes("local_layer_ids", MAX_LAYERS, MAX_LAYERS);
     let local = read_types(c, "layer_types", ["hybrid_sliding", "hybrid"], depth);
-    let first_sparse = c.optional_whole("dense_mlp_idx", most);
+    let first_sparse = c.optional_whole("dense_mlp_idx", MAX_LAYERS);
     let dense = read_types(c, "mlp_layer_types", ["dense", "sparse"], depth);
     let depth = depth?;
-    let ids = ids?;
+    let (ids, first_sparse) = (ids?, first_sparse?);
+    if let Some(id) = ids.iter().flatten().find(|&&id| id >= depth) {
+        let message = format!("names layer {id}, but they count from 0 to {}", depth - 1);
+        return Err(c.reject("local_layer_ids", message));
+    }
+    if first_sparse.is_some_and(|n| n > depth) {
+        return Err(c.reject("dense_mlp_idx", format!("is more than the {depth} layers")));
+    }
     if let Some(id) = ids.as_deref().and_then(named_twice) {
         let message = format!("names layer {id} once more");
         return Err(c.reject("local_layer_ids", message));
     }
     let ids = ids.map(|ids| (0..depth).map(|i| ids.contains(&i)).collect());
     let local = settled(c, ["local_layer_ids", "layer_types"], ids, local?);
-    let leading = first_sparse?.map(|n| (0..depth).map(|i| i < n).collect());
+    let leading = first_sparse.map(|n| (0..depth).map(|i| i < n).collect());
     let dense = settled(c, ["dense_mlp_idx", "mlp_layer_types"], leading, dense?);
     let kinds = local?.into_iter().zip(dense?);
     Ok(kinds.map(|(local, dense)| Kind { local, dense }).collect())
@@ -339,6 +348,7 @@ fn read_types(
     let Some(found) = c.optional_texts(key, MAX_LAYERS)? else {
         return Ok(None);
     };
+    c.note_words(key, &types);
     let depth = depth?;
     if found.len() != depth {
         let message = format!(

@@ -89,6 +89,9 @@ pub(super) fn settle(
     if sources.names(|name| name.starts_with(PREFIX)).is_empty() {
         return Ok(Drafts::default());
     }
+    if !beside && count.is_none() && local.is_none() {
+        return Err(c.missing("mtp_config"));
+    }
     // The key is that of the spelling which the file has.
     let mut reject = |key: usize, message: &str| match beside {
         true => c.reject(&format!("mtp_config.{}", PUBLISHED[key]), message),

@@ -19,7 +19,7 @@ use crate::sources::Sources;
 use config::{Config, Kind};
 use lamella_program::block::{Block, Ffn, Layer, Mixer, Residual, RmsNorm, ShortConvolution};
 use lamella_program::program::{Boundary, Dims, Entry, Exit, PROGRAM_VERSION};
-use lamella_program::{Program, Role, Slice, TensorInfo};
+use lamella_program::{Program, Role, Slice};
 
 /// Values of `model_type`.
 pub(crate) const MODEL_TYPES: &[&str] = &["inkling_mm_model"];
@@ -27,11 +27,10 @@ pub(crate) const MODEL_TYPES: &[&str] = &["inkling_mm_model"];
 /// Lowers an Inkling checkpoint.
 pub(crate) fn lower(
     reader: &mut ConfigReader<'_>,
-    tensors: &[TensorInfo],
+    sources: &Sources<'_>,
 ) -> Result<Program, Rejected> {
-    let sources = Sources::new(tensors);
-    let config = Config::read(reader, &sources)?;
-    let builder = Builder::new(&sources, |tensor| config.codes.coding(&sources, tensor));
+    let config = Config::read(reader, sources)?;
+    let builder = Builder::new(sources, |tensor| config.codes.coding(sources, tensor));
     Ok(Lowering {
         config: &config,
         b: builder,

@@ -126,6 +126,7 @@ impl Config {
         text.require("model_type", &json!("kimi_linear"));
         let config = Config::read(&mut text, sources);
         c.absorb(text);
+        check_ends(c, config.as_ref().map(|config| config.vocabulary));
         config
     }
 
@@ -143,7 +144,7 @@ impl Config {
         check_ends(c, vocabulary);
         let context = c.count("max_position_embeddings", MAX_CONTEXT);
         let seal_every = c.count("attn_res_block_size", MAX_LAYERS);
-        let dense_layers = read_dense_layers(c, layers.unwrap_or(MAX_LAYERS));
+        let dense_layers = read_dense_layers(c, layers);
         let dense_width = c.count("intermediate_size", MAX_WIDTH);
         // Values that shape no tensor: a bad one is a defect, and the tensors are checked all the
         // same with a stand-in that no program ever carries.
@@ -176,16 +177,25 @@ impl Config {
             experts: experts?,
             activation,
         };
-        check_size(c, sources, layers, 18, config.experts.count)?;
+        let experts = ("num_experts", config.experts.count);
+        check_size(c, sources, layers, 18, experts)?;
         Ok(config)
     }
 }
 
 /// How many layers have no experts, which may be none or all.
-fn read_dense_layers(c: &mut ConfigReader<'_>, layers: usize) -> Result<usize, Rejected> {
+fn read_dense_layers(
+    c: &mut ConfigReader<'_>,
+    layers: Result<usize, Rejected>,
+) -> Result<usize, Rejected> {
     let key = "first_k_dense_replace";
-    let count = c.optional_whole(key, layers)?;
-    count.ok_or_else(|| c.reject(key, "is missing, and this family needs it"))
+    let Some(count) = c.optional_whole(key, MAX_LAYERS)? else {
+        return Err(c.reject(key, "is missing, and this family needs it"));
+    };
+    match layers? < count {
+        true => Err(c.reject(key, "is more than num_hidden_layers")),
+        false => Ok(count),
+    }
 }
 
 /// Keys of which one value is expressed.

@@ -104,11 +104,9 @@ impl Lowering<'_> {
         let source = |expert: usize, matrix: &str| {
             let base = format!("{tensor}.experts.{expert}.{matrix}");
             let packed = format!("{base}.{PACKED}");
-            if sources.has(&packed) || sources.has(&format!("{base}.{SCALE}")) {
-                return packed;
-            }
             let plain = format!("{base}.weight");
-            match packed_layer && !sources.has(&plain) {
+            let meant = || packed_layer || sources.has(&format!("{base}.{SCALE}"));
+            match sources.has(&packed) || !sources.has(&plain) && meant() {
                 true => packed,
                 false => plain,
             }

@@ -19,31 +19,30 @@ use lamella_program::operand::Coding;
 use lamella_program::program::{
     Boundary, Dims, Entry, Exit, PROGRAM_VERSION, StreamReduction, UnusedComponent,
 };
-use lamella_program::{Program, Role, TensorInfo};
+use lamella_program::{Program, Role};
 
 /// Lowers a Kimi K3 checkpoint: with its vision tower (`kimi_k3`, tensors of the language model
 /// under a prefix), or the language model alone (`kimi_linear`).
 pub(crate) fn lower(
     reader: &mut ConfigReader<'_>,
-    tensors: &[TensorInfo],
+    sources: &Sources<'_>,
 ) -> Result<Program, Rejected> {
-    let sources = Sources::new(tensors);
     let composite = reader.optional_text("model_type")? == Some("kimi_k3");
     let (config, prefix) = if composite {
-        let config = Config::read_composite(reader, &sources)?;
+        let config = Config::read_composite(reader, sources)?;
         (config, COMPOSITE)
     } else {
-        (Config::read(reader, &sources)?, "")
+        (Config::read(reader, sources)?, "")
     };
     let unused = if composite {
-        vision(&sources)
+        vision(sources)
     } else {
         Vec::new()
     };
     let lowering = Lowering {
         config: &config,
         prefix,
-        table: Builder::new(&sources, coding),
+        table: Builder::new(sources, coding),
     };
     Ok(lowering.program(unused))
 }

@@ -2,7 +2,7 @@
 //! tower comes along.
 
 use crate::common::{
-    check_mixed_size, choices, draft_depths, language_model, read_block_fp8, settled,
+    check_ends, check_mixed_size, choices, draft_depths, language_model, read_block_fp8, settled,
 };
 use crate::config::{
     ConfigReader, Domain, MAX_CONTEXT, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH, Rejected,
@@ -107,6 +107,7 @@ impl Config {
         text.ignore_inert();
         let read = Config::read_inner(&mut text, sources, outer);
         c.absorb(text);
+        check_ends(c, read.as_ref().map(|config| config.vocabulary));
         read
     }
 
@@ -141,6 +142,7 @@ impl Config {
         let hidden = c.count("hidden_size", MAX_WIDTH);
         let attention = qwen_keys::read_attention(c, ROTATED_SHARE);
         let vocabulary = c.count("vocab_size", MAX_VOCABULARY);
+        check_ends(c, vocabulary);
         let context = c.count("max_position_embeddings", MAX_CONTEXT);
         let draft_layers = c.whole_or("mtp_num_hidden_layers", MAX_LAYERS, 1);
         let delta = qwen_keys::read_delta(c, Activation::Silu);
@@ -172,7 +174,7 @@ impl Config {
         let sparse = config.layers.iter().filter(|kind| kind.sparse).count();
         let layers = [config.layers.len(), sparse].map(|n| n + config.draft_layers);
         let experts = config.mixture.as_ref().map_or(0, |m| m.experts);
-        check_mixed_size(c, sources, layers, 8, experts)?;
+        check_mixed_size(c, sources, layers, 8, ("num_experts", experts))?;
         Ok(config)
     }
 

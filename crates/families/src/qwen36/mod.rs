@@ -16,7 +16,7 @@ use crate::sources::Sources;
 use config::{Config, Kind};
 use lamella_program::block::{Block, Ffn, GatedUnit, Layer, Mixer, Residual};
 use lamella_program::program::Dims;
-use lamella_program::{Program, Role, TensorInfo};
+use lamella_program::{Program, Role};
 
 /// What `model_type` says: the whole model, or its language part alone.
 pub(crate) const MODEL_TYPES: &[&str] = &[
@@ -30,14 +30,13 @@ pub(crate) const MODEL_TYPES: &[&str] = &[
 /// Lowers a checkpoint of the line.
 pub(crate) fn lower(
     reader: &mut ConfigReader<'_>,
-    tensors: &[TensorInfo],
+    sources: &Sources<'_>,
 ) -> Result<Program, Rejected> {
-    let sources = Sources::new(tensors);
-    let config = Config::read(reader, &sources)?;
+    let config = Config::read(reader, sources)?;
     let lowering = Lowering {
         config: &config,
-        prefix: prefix(&config, &sources),
-        table: Builder::new(&sources, block_fp8(&sources, config.block)),
+        prefix: prefix(&config, sources),
+        table: Builder::new(sources, block_fp8(sources, config.block)),
     };
     Ok(lowering.program())
 }

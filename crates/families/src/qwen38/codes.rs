@@ -10,6 +10,8 @@ use serde_json::json;
 const TABLE: &str = ".ngram_embedding.";
 /// The element type of FP8 codes, and of the scales of FP4.
 const FP8: &str = "F8_E4M3";
+/// The element type of pairs of FP4 codes.
+const FP4: &str = "U8";
 /// Codes of a block of an MX format, along a row.
 const MX_BLOCK: usize = 32;
 
@@ -82,13 +84,14 @@ impl Codes {
             Codes::Plain => None,
             Codes::Fp8 { .. } => {
                 let scale = format!("{table}weight_scale");
-                let in_codes = dtype == Some(FP8) || sources.has(&scale);
+                let scaled = || sources.has(&scale) && sources.takes_scales(tensor, &[FP8]);
+                let in_codes = dtype == Some(FP8) || scaled();
                 in_codes.then_some(Coding::TensorFp8 { scale })
             }
             Codes::ModelOpt => {
                 let global = format!("{table}weight_scale_2");
                 let scale = format!("{tensor}_scale");
-                let in_codes = sources.has(&scale) || sources.has(&global);
+                let in_codes = sources.takes_both(tensor, [&scale, &global], &[FP4]);
                 in_codes.then_some(Coding::Nvfp4 { scale, global })
             }
         }
@@ -97,7 +100,8 @@ impl Codes {
 
 /// Refuses tensors in FP4 where nothing says that ModelOpt wrote them: each would be a defect.
 fn needs_no_model_opt(c: &mut ConfigReader<'_>, sources: &Sources<'_>) -> Result<(), Rejected> {
-    let coded = |name: &str| sources.has(&format!("{name}_scale_2"));
+    let scaled = |name: &str| sources.has(&format!("{name}_scale_2"));
+    let coded = |name: &str| scaled(name) && sources.takes_scales(name, &[FP4]);
     match sources.names(coded).first() {
         None => Ok(()),
         Some(name) => {
@@ -110,7 +114,10 @@ fn needs_no_model_opt(c: &mut ConfigReader<'_>, sources: &Sources<'_>) -> Result
 /// The scales tell FP4 from MXFP8 and from numbers: those of FP4 are E4M3 and have outer ones.
 fn model_opt(sources: &Sources<'_>, tensor: &str) -> Option<Coding> {
     let (scale, global) = (format!("{tensor}_scale"), format!("{tensor}_scale_2"));
-    let fp4 = sources.dtype(tensor) == Some("U8") && sources.dtype(&scale) == Some(FP8);
+    if !sources.takes_scales(tensor, &[FP4, FP8]) {
+        return None;
+    }
+    let fp4 = sources.dtype(tensor) == Some(FP4) && sources.dtype(&scale) == Some(FP8);
     if fp4 || sources.has(&global) {
         return Some(Coding::Nvfp4 { scale, global });
     }
@@ -123,6 +130,6 @@ fn model_opt(sources: &Sources<'_>, tensor: &str) -> Option<Coding> {
 pub(super) fn is_input_scale(sources: &Sources<'_>, name: &str) -> bool {
     name.strip_suffix(".input_scale").is_some_and(|stem| {
         let weight = format!("{stem}.weight");
-        sources.dtype(&weight) == Some("U8") || sources.has(&format!("{weight}_scale_2"))
+        sources.dtype(&weight) == Some(FP4) || sources.has(&format!("{weight}_scale_2"))
     })
 }

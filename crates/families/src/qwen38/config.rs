@@ -2,7 +2,7 @@
 
 use super::codes::Codes;
 use super::ngram_keys::{Ngram, read_ngram};
-use crate::common::{check_size, draft_depths, language_model, settled};
+use crate::common::{check_ends, check_size, draft_depths, language_model, settled};
 use crate::config::{
     ConfigReader, Domain, MAX_CONTEXT, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH, Rejected,
 };
@@ -86,6 +86,7 @@ impl Config {
         });
         c.absorb(text);
         let mut config = config?;
+        check_ends(c, Ok::<_, Rejected>(config.vocabulary));
         config.codes = codes?;
         config.tied_head = match (tied?, config.tied_head) {
             (Some(a), Some(b)) if a != b => {
@@ -165,7 +166,8 @@ impl Config {
     ) -> Result<(), Rejected> {
         self.drafts = draft_depths(sources, self.drafts, |name| name.starts_with("mtp."));
         let layers = self.recurrent.len() + self.drafts;
-        check_size(c, sources, layers, PER_LAYER, self.mixture.experts)?;
+        let experts = ("num_experts", self.mixture.experts);
+        check_size(c, sources, layers, PER_LAYER, experts)?;
         let Some(n) = &self.ngram else { return Ok(()) };
         let shards = n.shards.saturating_mul(n.layers.len());
         if shards > 4 * sources.len() + 4096 {
@@ -211,6 +213,7 @@ fn read_kinds(
     let Some(found) = found? else {
         return Ok(every(interval.unwrap_or(4)));
     };
+    c.note_words("layer_types", &[RECURRENT, SELECTING[0]]);
     if found.len() != depth {
         let message = format!(
             "has {} layers, but num_hidden_layers is {depth}",

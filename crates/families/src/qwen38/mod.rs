@@ -24,7 +24,7 @@ use lamella_program::block::{
     Attention, Block, Ffn, HyperGate, IndexNorm, Indexer, Layer, Mixer, Residual, RmsNorm,
 };
 use lamella_program::program::{Boundary, Dims, Entry, Exit, PROGRAM_VERSION, StreamReduction};
-use lamella_program::{Program, Role, TensorInfo};
+use lamella_program::{Program, Role};
 
 /// Values of `model_type`: multimodal releases and text-only ones.
 pub(crate) const MODEL_TYPES: &[&str] = &["qwen4_exp", "qwen4_exp_text"];
@@ -32,17 +32,16 @@ pub(crate) const MODEL_TYPES: &[&str] = &["qwen4_exp", "qwen4_exp_text"];
 /// Lowers a Qwen3.8-Flash-Next checkpoint.
 pub(crate) fn lower(
     reader: &mut ConfigReader<'_>,
-    tensors: &[TensorInfo],
+    sources: &Sources<'_>,
 ) -> Result<Program, Rejected> {
-    let sources = Sources::new(tensors);
-    let config = Config::read(reader, &sources)?;
+    let config = Config::read(reader, sources)?;
     // Multimodal releases keep the text model apart from the tower.
     let wrapped = sources.names(|name| name.starts_with("model.language_model."));
     let prefix = match wrapped.is_empty() {
         true => "model",
         false => "model.language_model",
     };
-    let builder = Builder::new(&sources, |tensor| config.codes.coding(&sources, tensor));
+    let builder = Builder::new(sources, |tensor| config.codes.coding(sources, tensor));
     Ok(Lowering {
         config: &config,
         prefix,

@@ -58,6 +58,19 @@ pub(crate) fn fixture(name: &str) -> (Value, Vec<TensorInfo>) {
     (serde_json::from_str(&config).unwrap(), table)
 }
 
+/// A fixture of each family and layout.
+pub(crate) const FAMILIES: [&str; 9] = [
+    "deepseek_v4-303",
+    "glm-101",
+    "inkling-101",
+    "kimi_k3-bf16-404",
+    "olmoe-202",
+    "qwen35dense-303",
+    "qwen36-101",
+    "qwen38-111",
+    "qwen3next-505",
+];
+
 /// Names of the checkpoints in `fixtures/`, in order.
 pub(crate) fn fixture_names() -> Vec<String> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
@@ -157,4 +170,21 @@ pub(crate) fn check_bad_values(config: &Value, tensors: &[TensorInfo], cases: &[
         let start = format!("config.json: {path}: ");
         assert!(text.starts_with(&start), "{path} = {value}: {text}");
     }
+}
+
+/// Paths of all values that are no objects, nested ones as `a.b`.
+pub(crate) fn leaves(value: &Value, path: &str, out: &mut Vec<String>) {
+    for (key, value) in value.as_object().into_iter().flatten() {
+        let dot = if path.is_empty() { "" } else { "." };
+        let path = format!("{path}{dot}{key}");
+        match value {
+            Value::Object(_) => leaves(value, &path, out),
+            _ => out.push(path),
+        }
+    }
+}
+
+pub(crate) fn at<'v>(config: &'v Value, path: &str) -> &'v Value {
+    let pointer = format!("/{}", path.replace('.', "/"));
+    config.pointer(&pointer).unwrap()
 }

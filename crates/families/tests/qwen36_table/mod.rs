@@ -83,7 +83,7 @@ pub(crate) fn text(sizes: &Sizes) -> Value {
         "attention_bias": false,
         "attn_output_gate": true,
         "dtype": "bfloat16",
-        "eos_token_id": 248044,
+        "eos_token_id": sizes.vocabulary - 1,
         "full_attention_interval": 4,
         "head_dim": 256,
         "hidden_act": "silu",
