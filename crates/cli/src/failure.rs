@@ -77,14 +77,17 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
 }
 
 /// The options behind the words of an engine that knows no command line.
-fn options_for(error: &anyhow::Error) -> &'static str {
+fn options_for(error: &anyhow::Error) -> Cow<'static, str> {
     use lamella_engine::Error;
     let found = error.chain().find_map(|cause| cause.downcast_ref());
     match found {
         Some(Error::Memory { advice, .. }) if !advice.contains("--") => {
-            " (`lamella convert`, --context, --memory)"
+            " (`lamella convert`, --context, --memory)".into()
         }
-        _ => "",
+        Some(Error::EncodingUnavailable { want, .. }) => {
+            format!(" (`lamella convert --encoding {want}`, --encoding, --source)").into()
+        }
+        _ => "".into(),
     }
 }
 

@@ -207,10 +207,10 @@ fn source_policies_say_what_is_so() {
     };
     let checkpoint = fixture();
     run(&checkpoint, "q8", "transient").ok();
-    run(&checkpoint, "q8", "stored").fails(2, &["q8", "--source stored", "leave out"]);
+    run(&checkpoint, "q8", "stored").fails(2, &["q8", "policy `stored`", "`auto` (", "--source)"]);
     run(&checkpoint, "f16", "auto").fails(2, &["f16", "convert --encoding f16"]);
     run("c", "q8", "stored").ok();
-    run("c", "q8", "transient").fails(2, &["it is stored", "--source transient", "leave out"]);
+    run("c", "q8", "transient").fails(2, &["it is stored", "policy `transient`", "--source)"]);
     run("c", "q4", "auto").fails(2, &["q4", "only q8 is stored", "from the checkpoint"]);
 }
 

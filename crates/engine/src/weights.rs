@@ -227,15 +227,16 @@ fn why_not(target: Encoding, stored: &[Encoding], policy: SourcePolicy) -> Strin
     let canonical = stored.iter().any(|e| !e.is_compiled());
     match policy {
         _ if !target.is_compiled() && canonical => format!(
-            "{list} is stored, and only q8 and q4 are made at load; \
-             `lamella convert --encoding {target}` makes a model that stores it"
+            "{list} is stored, and only q8 and q4 are made at load; convert the model to {target}, \
+             or ask for one of these"
         ),
         SourcePolicy::Transient if stored.contains(&target) => format!(
-            "it is stored, but --source transient ignores that, and {list} is all there is to make \
-             it from; leave out --source transient"
+            "it is stored, but the source policy `transient` ignores that, and {list} is all there \
+             is to make it from; take the policy `auto`"
         ),
         SourcePolicy::Stored if canonical => format!(
-            "{list} is stored, and --source stored makes nothing at load; leave out --source stored"
+            "{list} is stored, and the source policy `stored` makes nothing at load; take the \
+             policy `auto`"
         ),
         _ => format!(
             "only {list} is stored, from which nothing else can be made; convert from the \
