@@ -27,7 +27,9 @@ fn suites() -> OsString {
     static BUILT: OnceLock<(TempDir, OsString)> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
         let dir = tempfile::tempdir().unwrap();
-        let sources = ["real.c", "real_model.c", "real_state.c", "real_load.c"];
+        let names = ["", "_model", "_state", "_load", "_experts"];
+        let sources = names.map(|name| format!("real{name}.c"));
+        let sources = sources.each_ref().map(String::as_str);
         let mut call = compiler("CC", "cc", "c99");
         let built = program(call.arg("-pthread"), &sources, dir.path());
         (dir, built)
@@ -188,9 +190,23 @@ fn several_sessions_run_in_one_step() {
 }
 
 #[test]
-fn many_threads_get_what_one_gets() {
+fn experts_on_disk_change_counts_and_no_row() {
+    suite("experts", false, &[]);
+}
+
+fn hammer(name: &str) {
     let seconds = std::env::var("LAMELLA_HAMMER_SECONDS");
-    suite("hammer", false, &[seconds.as_deref().unwrap_or("1")]);
+    suite(name, false, &[seconds.as_deref().unwrap_or("1")]);
+}
+
+#[test]
+fn many_threads_get_what_one_gets() {
+    hammer("hammer");
+}
+
+#[test]
+fn many_threads_get_it_with_experts_on_disk() {
+    hammer("hammer_disk");
 }
 
 /// The hosts that were written from the published facts alone, on the real adapters.

@@ -166,6 +166,7 @@ void suite_text(const Model *model) {
 int main(int argc, char **argv) {
     static Model model;
     const char *suite = argc > 4 ? argv[1] : "";
+    const double seconds = argc > 5 ? atof(argv[5]) : 5;
     if (argc < 5) {
         fprintf(stderr, "usage: real SUITE FAMILY MODEL_DIR IDS_FILE [SECONDS]\n");
         return 2;
@@ -183,7 +184,10 @@ int main(int argc, char **argv) {
     else if (!strcmp(suite, "limits")) suite_limits(&model);
     else if (!strcmp(suite, "cancel")) suite_cancel(&model);
     else if (!strcmp(suite, "many")) suite_many(&model);
-    else if (!strcmp(suite, "hammer")) suite_hammer(&model, argc > 5 ? atof(argv[5]) : 5);
+    else if (!strcmp(suite, "experts")) suite_experts(&model);
+    else if (!strcmp(suite, "hammer")) suite_hammer(&model, seconds, 0);
+    else if (!strcmp(suite, "hammer_disk"))
+        suite_hammer(&model, seconds, smallest_range(&model, 0));
     else CHECK(!"a suite of this name");
     model_close(&model);
     return 0;

@@ -73,6 +73,11 @@ int restore_from(ColiSegmentSession *session, const Bytes *stream, size_t length
 /* Whether the session is what `before` says, byte for byte. */
 int unchanged(ColiSegmentSession *session, const Bytes *before);
 
+/* The smallest memory limit within which the layers from `begin` on open, and within which all
+ * layers do with every expert in memory. */
+uint64_t smallest_range(const Model *model, uint32_t begin);
+uint64_t smallest_resident(const Model *model);
+
 /* The suites. */
 void suite_chain(const Model *model);
 void suite_text(const Model *model);
@@ -82,6 +87,8 @@ void suite_rules(const Model *model);
 void suite_limits(const Model *model);
 void suite_cancel(const Model *model);
 void suite_many(const Model *model);
-void suite_hammer(const Model *model, double seconds);
+void suite_experts(const Model *model);
+/* A `limit` of 0 is none. */
+void suite_hammer(const Model *model, double seconds, uint64_t limit);
 
 #endif

@@ -14,16 +14,35 @@
 typedef struct Limited {
     const Model *model;
     ColiSegmentEngine *engine;
+    /* The first layer of a range to its end. */
+    uint32_t begin;
 } Limited;
+
+static ColiSegmentEngine *open_within(const Limited *of, uint64_t limit) {
+    ColiSegmentEngineOptions options =
+        range_options(of->model, of->begin, of->model->ends.num_layers);
+    ColiSegmentEngine *engine = NULL;
+    options.memory_limit_bytes = limit;
+    return coli_segment_engine_open(of->model->family, &options, &engine, ERROR) ? NULL : engine;
+}
 
 /* Whether `limit` bytes are enough for a layer range. */
 static int range_within(const Limited *of, uint64_t limit) {
-    ColiSegmentEngineOptions options = range_options(of->model, 1, of->model->ends.num_layers);
-    ColiSegmentEngine *engine = NULL;
-    options.memory_limit_bytes = limit;
-    if (coli_segment_engine_open(of->model->family, &options, &engine, ERROR) != 0) return 0;
+    ColiSegmentEngine *engine = open_within(of, limit);
+    if (engine == NULL) return 0;
     OK(coli_segment_engine_close(engine, ERROR));
     return 1;
+}
+
+/* The same with all of its experts in memory. */
+static int resident_within(const Limited *of, uint64_t limit) {
+    ColiSegmentEngine *engine = open_within(of, limit);
+    LamellaSegmentStatistics counts = {0};
+    if (engine == NULL) return 0;
+    counts.struct_size = sizeof counts;
+    OK(lamella_segment_statistics(engine, &counts, ERROR));
+    OK(coli_segment_engine_close(engine, ERROR));
+    return counts.expert_count == 0;
 }
 
 static int edge_within(const Limited *of, uint64_t limit) {
@@ -48,16 +67,22 @@ static int session_within(const Limited *of, uint64_t limit) {
     return 1;
 }
 
-/* The smallest limit that is accepted, by search. One byte less is refused with the sum. */
-static uint64_t smallest(int (*within)(const Limited *, uint64_t), const Limited *of) {
+/* The smallest limit within which something holds, by search. */
+static uint64_t search(int (*within)(const Limited *, uint64_t), const Limited *of) {
     uint64_t too_little = 0, enough = (uint64_t)1 << 36;
-    char sum[32];
     CHECK(within(of, enough));
     while (enough - too_little > 1) {
         const uint64_t middle = too_little + (enough - too_little) / 2;
         if (within(of, middle)) enough = middle;
         else too_little = middle;
     }
+    return enough;
+}
+
+/* The smallest limit that is accepted. One byte less is refused with the sum. */
+static uint64_t smallest(int (*within)(const Limited *, uint64_t), const Limited *of) {
+    const uint64_t enough = search(within, of);
+    char sum[32];
     CHECK(within(of, enough));
     CHECK(!within(of, enough - 1));
     CHECK(lamella_last_error_code() == LAMELLA_MEMORY_LIMIT);
@@ -66,14 +91,24 @@ static uint64_t smallest(int (*within)(const Limited *, uint64_t), const Limited
     return enough;
 }
 
+uint64_t smallest_range(const Model *model, uint32_t begin) {
+    const Limited of = {model, NULL, begin};
+    return smallest(range_within, &of);
+}
+
+uint64_t smallest_resident(const Model *model) {
+    const Limited of = {model, NULL, 0};
+    return search(resident_within, &of);
+}
+
 void suite_limits(const Model *model) {
-    Limited of = {model, NULL};
+    Limited of = {model, NULL, 1};
     ColiSegmentEngineOptions options = range_options(model, 1, model->ends.num_layers);
     ColiSegmentSessionOptions small = {0};
     ColiSegmentSession *session = NULL;
     float *in = demand(model->total * model->width * sizeof *in);
     Part first = part_open(model, 0, 1);
-    const uint64_t edge = smallest(edge_within, &of), range = smallest(range_within, &of);
+    const uint64_t edge = smallest(edge_within, &of), range = smallest_range(model, of.begin);
     options.memory_limit_bytes = range;
     OK(coli_segment_engine_open(model->family, &options, &of.engine, ERROR));
     small.struct_size = sizeof small;
@@ -259,6 +294,13 @@ static void go_on(Worker *worker, Talk *talk, float *out) {
     }
 }
 
+static void look(const Worker *worker) {
+    LamellaSegmentStatistics counts = {0};
+    counts.struct_size = sizeof counts;
+    CHECK(lamella_segment_statistics(worker->engine, &counts, NULL, 0) == 0);
+    CHECK(counts.sessions <= SESSIONS && counts.failed == 0);
+}
+
 static void deed(Worker *worker, Talk *talk, float *out) {
     switch (roll(worker, 12)) {
     case 0:
@@ -279,6 +321,7 @@ static void deed(Worker *worker, Talk *talk, float *out) {
         break;
     case 3:
         lamella_cancel_raise(worker->other);
+        look(worker);
         break;
     default:
         go_on(worker, talk, out);
@@ -302,12 +345,13 @@ static void *work(void *user) {
     return NULL;
 }
 
-void suite_hammer(const Model *model, double seconds) {
+void suite_hammer(const Model *model, double seconds, uint64_t limit) {
     static Worker workers[THREADS];
     pthread_t threads[THREADS];
     LamellaCancel *flags[THREADS];
     unsigned long deeds = 0, cancelled = 0;
-    ColiSegmentEngine *engine = range_open(model, 0, model->ends.num_layers);
+    const Limited of = {model, NULL, 0};
+    ColiSegmentEngine *engine = open_within(&of, limit);
     const double until = now() + seconds;
     for (int i = 0; i < THREADS; i++) CHECK((flags[i] = lamella_cancel_new()) != NULL);
     for (int i = 0; i < THREADS; i++) {
