@@ -28,6 +28,10 @@ if [ -z "$version" ]; then
     echo "install.sh: Cargo.toml names no version" >&2
     exit 1
 fi
+if [ ! -f "$libraries/liblamella.a" ]; then
+    echo "install.sh: there is no liblamella.a in $libraries" >&2
+    exit 1
+fi
 
 root=${DESTDIR:-}$prefix
 mkdir -p "$root/include" "$root/lib/pkgconfig"

@@ -57,6 +57,19 @@ fn flags(lib: &Path, prefix: &Path, private: bool) -> Vec<String> {
 }
 
 #[test]
+fn nothing_is_installed_where_there_is_no_library() {
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = dir.path().join("prefix");
+    let mut call = Command::new("sh");
+    call.arg(crate_dir().join("install.sh")).arg(&prefix);
+    let refused = call.arg(dir.path()).output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("no liblamella.a in"), "{said}");
+    assert!(!prefix.exists());
+}
+
+#[test]
 fn a_program_is_built_against_what_was_installed() {
     let dir = tempfile::tempdir().unwrap();
     let (prefix, source) = (dir.path().join("of lamella & co"), dir.path().join("p.c"));
