@@ -75,8 +75,7 @@ impl Model {
     /// [`SnapshotError`](crate::SnapshotError); [`Error::ForeignSession`].
     pub fn snapshot(&self, session: &Session, sink: &mut dyn Write) -> Result<(), Error> {
         let identity = self.snapshot_identity(session)?;
-        let threads = self.report().threads;
-        snapshot::write(&identity, session, sink, threads)
+        snapshot::write(&identity, session, sink)
     }
 
     /// Replaces the state of `session` by the snapshot that `source` holds, and reads not a byte

@@ -1,203 +1,84 @@
-//! What a snapshot brings: values read into their places, and checked behind the reading.
+//! What a snapshot brings: values read into their places, and checked on the way.
 
 use super::SnapshotError;
-use super::chunks::{CHUNK, Chunks, Digest, PIECE, Total, read_exact};
-use crate::error::Error;
-use crate::memory::room;
-use crate::state::Page;
+use super::chunks::{Chunks, Digest, PIECE, Total, read_exact};
 use lamella_kernels::any_non_finite;
-use std::collections::VecDeque;
 use std::io::Read;
-use std::panic::resume_unwind;
-use std::sync::mpsc::sync_channel;
 use zerocopy::IntoBytes;
 
-/// Arrivals that may wait for a second thread; they should still be in cache.
-const WAITING: usize = 4;
-
-/// Values that have been read. They are not to be believed yet.
-pub(super) enum Values<'a> {
-    /// A page of rows.
-    Page(Page),
-    /// The place of values that a step overwrites.
-    Place(&'a mut [f32]),
-}
-
-/// What comes in a stream, in its order but for the digests: a chunk's is there before the values
-/// that end it.
-pub(super) enum Arrival<'a> {
-    /// Values of item `item`.
-    Values { item: usize, values: Values<'a> },
-    /// The digest behind a full chunk.
-    Digest(Digest),
-    /// The digests at the end: that of a last chunk, if it is not full, and of all.
-    End { last: Option<Digest>, all: Digest },
-}
-
-/// Takes what arrives; an error ends the reading.
-pub(super) type Take<'t, 'a> = dyn FnMut(Arrival<'a>) -> Result<(), SnapshotError> + 't;
-
-/// Reads a payload, and not a byte beyond it.
-pub(super) struct Reader<'s> {
+/// A payload on its way in. Not a byte beyond it is read.
+pub(super) struct Arrival<'s> {
     source: &'s mut dyn Read,
-    /// Bytes of the open chunk.
-    open: usize,
-}
-
-impl<'s> Reader<'s> {
-    pub(super) fn new(source: &'s mut dyn Read) -> Reader<'s> {
-        Reader { source, open: 0 }
-    }
-
-    /// Fills `values`, and hands on the digests that lie among them.
-    pub(super) fn fill(
-        &mut self,
-        values: &mut [f32],
-        take: &mut Take<'_, '_>,
-    ) -> Result<(), SnapshotError> {
-        let mut bytes = values.as_mut_bytes();
-        while !bytes.is_empty() {
-            let room = bytes.len().min(PIECE).min(CHUNK - self.open);
-            let (piece, rest) = bytes.split_at_mut(room);
-            read_exact(self.source, piece)?;
-            self.open += room;
-            if self.open == CHUNK {
-                self.open = 0;
-                take(Arrival::Digest(self.digest()?))?;
-            }
-            bytes = rest;
-        }
-        Ok(())
-    }
-
-    /// Reads the end of the payload.
-    pub(super) fn finish(mut self, take: &mut Take<'_, '_>) -> Result<(), SnapshotError> {
-        let last = match self.open {
-            0 => None,
-            _ => Some(self.digest()?),
-        };
-        let all = self.digest()?;
-        take(Arrival::End { last, all })
-    }
-
-    fn digest(&mut self) -> Result<Digest, SnapshotError> {
-        let mut digest = Digest::default();
-        read_exact(self.source, &mut digest)?;
-        Ok(digest)
-    }
-}
-
-/// Compares what arrives with its digests.
-struct Checker {
     chunks: Chunks,
     total: Total,
-    /// Digests of chunks that are not full yet.
-    expected: VecDeque<Digest>,
-    pages: Vec<Page>,
+    /// The first item with something that is no number, in a chunk whose digest has not come yet.
+    odd: Option<usize>,
 }
 
-impl Checker {
-    /// With room for `pages` pages.
-    fn new(header: &Digest, pages: usize) -> Result<Checker, Error> {
-        let mut list = Vec::new();
-        room(&mut list, pages)?;
-        Ok(Checker {
+impl<'s> Arrival<'s> {
+    /// The payload behind a header with this digest.
+    pub(super) fn new(source: &'s mut dyn Read, header: &Digest) -> Arrival<'s> {
+        Arrival {
+            source,
             chunks: Chunks::new(),
             total: Total::new(header),
-            expected: VecDeque::new(),
-            pages: list,
-        })
+            odd: None,
+        }
     }
 
-    fn take(&mut self, arrival: Arrival<'_>) -> Result<(), SnapshotError> {
-        match arrival {
-            Arrival::Digest(digest) => self.expected.push_back(digest),
-            Arrival::Values { item, values } => {
-                let list = match &values {
-                    Values::Page(page) => page,
-                    Values::Place(place) => &**place,
-                };
-                self.values(item, list)?;
-                if let Values::Page(page) = values {
-                    self.pages.push(page);
-                }
+    /// Fills `values`, which are of item `item`, and checks each piece while it is in cache. They
+    /// are not to be believed before [`finish`](Self::finish).
+    pub(super) fn fill(&mut self, item: usize, values: &mut [f32]) -> Result<(), SnapshotError> {
+        let mut rest = values;
+        while !rest.is_empty() {
+            // A chunk has whole values.
+            let bytes = PIECE.min(self.chunks.room());
+            let (piece, later) = rest.split_at_mut(rest.len().min(bytes / size_of::<f32>()));
+            read_exact(self.source, piece.as_mut_bytes())?;
+            if any_non_finite(piece) {
+                self.odd.get_or_insert(item);
             }
-            Arrival::End { last, all } => {
-                self.expected.extend(last);
-                if let Some(found) = self.chunks.finish() {
-                    self.compare(&found)?;
-                }
-                if self.total.finish() != all {
-                    return Err(SnapshotError::Total);
-                }
+            if let Some(found) = self.chunks.add(piece.as_bytes()) {
+                self.compare(&found)?;
             }
+            rest = later;
         }
         Ok(())
     }
 
-    fn values(&mut self, item: usize, values: &[f32]) -> Result<(), SnapshotError> {
-        let mut bytes = values.as_bytes();
-        while !bytes.is_empty() {
-            let (piece, rest) = bytes.split_at(bytes.len().min(self.chunks.room()));
-            if let Some(found) = self.chunks.add(piece) {
-                self.compare(&found)?;
-            }
-            bytes = rest;
+    /// Reads and checks the end of the payload.
+    pub(super) fn finish(mut self) -> Result<(), SnapshotError> {
+        if let Some(found) = self.chunks.finish() {
+            self.compare(&found)?;
         }
-        match any_non_finite(values) {
-            false => Ok(()),
-            true => Err(SnapshotError::Meaning(format!(
+        match self.digest()? == self.total.finish() {
+            true => Ok(()),
+            false => Err(SnapshotError::Total),
+        }
+    }
+
+    /// Compares the digest of the chunk just closed. What is no number counts where the chunk came
+    /// as it was written.
+    fn compare(&mut self, found: &Digest) -> Result<(), SnapshotError> {
+        if self.digest()? != *found {
+            let index = self.chunks.index - 1;
+            return Err(SnapshotError::Chunk { index });
+        }
+        self.total.add(found);
+        match self.odd {
+            None => Ok(()),
+            Some(item) => Err(SnapshotError::Meaning(format!(
                 "item {item} of the state holds what is no number"
             ))),
         }
     }
 
-    /// Compares the digest of the chunk just closed.
-    fn compare(&mut self, found: &Digest) -> Result<(), SnapshotError> {
-        self.total.add(found);
-        match self.expected.pop_front() {
-            Some(expected) if expected == *found => Ok(()),
-            _ => Err(SnapshotError::Chunk {
-                index: self.chunks.index - 1,
-            }),
-        }
+    /// Reads a digest.
+    fn digest(&mut self) -> Result<Digest, SnapshotError> {
+        let mut digest = Digest::default();
+        read_exact(self.source, &mut digest)?;
+        Ok(digest)
     }
-}
-
-/// Reads a payload behind a header with this digest by `read`, which hands on what arrives, and
-/// checks all of it; its `pages` pages, in their order. `apart` allows a second thread, which
-/// checks while this one reads on.
-pub(super) fn checked<'a>(
-    header: &Digest,
-    apart: bool,
-    pages: usize,
-    read: impl FnOnce(&mut Take<'_, 'a>) -> Result<(), Error>,
-) -> Result<Vec<Page>, Error> {
-    std::thread::scope(|scope| {
-        let (sender, receiver) = sync_channel::<Arrival<'a>>(WAITING);
-        let mut checker = Checker::new(header, pages)?;
-        let check = move || {
-            receiver.iter().try_for_each(|a| checker.take(a))?;
-            Ok(checker.pages)
-        };
-        let thread = std::thread::Builder::new().name("lamella-digest".to_owned());
-        let thread = apart.then(|| thread.spawn_scoped(scope, check).ok());
-        let Some(thread) = thread.flatten() else {
-            let mut checker = Checker::new(header, pages)?;
-            read(&mut |arrival| checker.take(arrival))?;
-            return Ok(checker.pages);
-        };
-        // The thread hangs up when it has found something, which counts.
-        let result = read(&mut |a| sender.send(a).map_err(|_| SnapshotError::Total));
-        drop(sender);
-        match thread.join() {
-            Ok(checked) => {
-                let pages = checked.map_err(|error: SnapshotError| error.into());
-                pages.and_then(|pages| result.map(|()| pages))
-            }
-            Err(panic) => resume_unwind(panic),
-        }
-    })
 }
 
 #[cfg(test)]
@@ -211,37 +92,28 @@ mod tests {
         (0..count).map(|i| (i % 1013) as f32 - 500.0).collect()
     }
 
-    fn written(payload: &[f32], piece: usize, apart: bool) -> Vec<u8> {
+    fn written(payload: &[f32], piece: usize) -> Vec<u8> {
         let mut stream = Vec::new();
         let parts: Vec<&[u8]> = payload.chunks(piece).map(IntoBytes::as_bytes).collect();
-        write(&mut stream, &HEADER, &parts, apart).unwrap();
+        write(&mut stream, &HEADER, &parts).unwrap();
         stream
     }
 
-    /// Reads pages of `piece` values and, at the end, values in their place.
-    fn read(stream: &[u8], count: usize, piece: usize, apart: bool) -> Result<Vec<f32>, Error> {
+    /// Reads `count` values, `piece` at a time.
+    fn read(stream: &[u8], count: usize, piece: usize) -> Result<Vec<f32>, SnapshotError> {
         let mut source = stream;
-        let mut place = vec![0.0; count % piece];
-        let pages = checked(&HEADER, apart, count / piece, |take| {
-            let mut reader = Reader::new(&mut source);
-            for item in 0..count / piece {
-                let mut page = Page::new(piece, None)?;
-                reader.fill(&mut page, take)?;
-                let values = Values::Page(page);
-                take(Arrival::Values { item, values })?;
-            }
-            reader.fill(&mut place, take)?;
-            let values = Values::Place(&mut place);
-            take(Arrival::Values { item: 0, values })?;
-            Ok(reader.finish(take)?)
-        })?;
+        let mut values = vec![0.0; count];
+        let mut arrival = Arrival::new(&mut source, &HEADER);
+        for (item, values) in values.chunks_mut(piece).enumerate() {
+            arrival.fill(item, values)?;
+        }
+        arrival.finish()?;
         assert!(source.is_empty(), "bytes left over");
-        let pages = pages.iter().flat_map(|page| page.iter().copied());
-        Ok(pages.chain(place).collect())
+        Ok(values)
     }
 
     #[test]
-    fn neither_pieces_nor_threads_show_in_the_stream() {
+    fn pieces_do_not_show_in_the_stream() {
         const CHUNK_VALUES: usize = CHUNK / 4;
         for count in [
             0,
@@ -253,13 +125,11 @@ mod tests {
             2 * CHUNK_VALUES + 12345,
         ] {
             let payload = numbers(count);
-            let stream = written(&payload, 1 << 30, false);
-            for apart in [false, true] {
-                assert!(stream == written(&payload, 17_501, apart), "{count}");
-                for piece in [24_989, CHUNK_VALUES, CHUNK_VALUES + 3] {
-                    let back = read(&stream, count, piece, apart).unwrap();
-                    assert!(back == payload, "{count} by {piece}");
-                }
+            let stream = written(&payload, 1 << 30);
+            assert!(stream == written(&payload, 17_501), "{count}");
+            for piece in [24_989, CHUNK_VALUES, CHUNK_VALUES + 3] {
+                let back = read(&stream, count, piece).unwrap();
+                assert!(back == payload, "{count} by {piece}");
             }
         }
     }
@@ -267,16 +137,13 @@ mod tests {
     #[test]
     fn any_changed_or_missing_byte_is_found() {
         let payload = numbers(75);
-        let stream = written(&payload, 25, false);
-        for (at, apart) in (0..stream.len()).flat_map(|at| [(at, false), (at, true)]) {
+        let stream = written(&payload, 25);
+        for at in 0..stream.len() {
             let mut damaged = stream.clone();
             damaged[at] ^= 1;
-            assert!(read(&damaged, 75, 16, apart).is_err(), "byte {at}");
+            assert!(read(&damaged, 75, 16).is_err(), "byte {at}");
             assert!(
-                matches!(
-                    read(&stream[..at], 75, 16, apart),
-                    Err(Error::Snapshot(SnapshotError::Truncated))
-                ),
+                matches!(read(&stream[..at], 75, 16), Err(SnapshotError::Truncated)),
                 "cut at {at}"
             );
         }
@@ -286,30 +153,31 @@ mod tests {
     fn chunks_cannot_change_places() {
         let mut payload = vec![1.0; CHUNK / 2];
         payload[CHUNK / 4..].fill(2.0);
-        let mut stream = written(&payload, CHUNK, false);
+        let mut stream = written(&payload, CHUNK);
         let (first, second) = stream.split_at_mut(CHUNK + DIGEST);
         first.swap_with_slice(&mut second[..CHUNK + DIGEST]);
-        for apart in [false, true] {
-            let error = read(&stream, CHUNK / 2, 1000, apart).unwrap_err();
-            assert!(
-                matches!(error, Error::Snapshot(SnapshotError::Chunk { index: 0 })),
-                "{error}"
-            );
-        }
+        let error = read(&stream, CHUNK / 2, 1000).unwrap_err();
+        assert!(
+            matches!(error, SnapshotError::Chunk { index: 0 }),
+            "{error}"
+        );
     }
 
     #[test]
     fn what_is_no_number_is_refused_under_a_right_digest() {
         let mut payload = numbers(100);
         payload[77] = f32::NAN;
-        let stream = written(&payload, 100, false);
-        for apart in [false, true] {
-            let error = read(&stream, 100, 10, apart).unwrap_err();
-            assert!(
-                matches!(error, Error::Snapshot(SnapshotError::Meaning(_))),
-                "{error}"
-            );
-        }
+        let mut stream = written(&payload, 100);
+        let error = read(&stream, 100, 10).unwrap_err();
+        assert!(matches!(error, SnapshotError::Meaning(_)), "{error}");
+        assert!(error.to_string().contains("item 7 "), "{error}");
+        // Under a wrong one it is damage.
+        stream[0] ^= 1;
+        let error = read(&stream, 100, 10).unwrap_err();
+        assert!(
+            matches!(error, SnapshotError::Chunk { index: 0 }),
+            "{error}"
+        );
     }
 
     #[test]
@@ -329,8 +197,8 @@ mod tests {
             }
         }
         let payload = numbers(CHUNK);
-        for (writes, apart) in (0..60).flat_map(|n| [(n, false), (n, true)]) {
-            let result = write(&mut Full(writes), &HEADER, &[payload.as_bytes()], apart);
+        for writes in 0..60 {
+            let result = write(&mut Full(writes), &HEADER, &[payload.as_bytes()]);
             assert!(matches!(result, Err(SnapshotError::Write(_))), "{writes}");
         }
     }

@@ -20,8 +20,7 @@ use super::page::{Page, Slab};
 use super::{Item, Session};
 use crate::error::Error;
 use crate::memory::{Buffer, check_stacks, room};
-use arrival::{Arrival, Reader, Take, Values};
-use chunks::APART;
+use arrival::Arrival;
 use header::Header;
 pub use header::SNAPSHOT_VERSION;
 use std::io::{Read, Write};
@@ -100,10 +99,10 @@ pub enum SnapshotError {
 /// What stands for values that are in no memory yet.
 static ZEROS: [u8; chunks::PIECE] = [0; chunks::PIECE];
 
-/// Values that are read at once into a place, as many as a page may have.
-const VALUES: usize = 128 << 10;
+/// Fewest bytes of new pages that are worth one mapping, and a thread that asks for its memory.
+const LARGE: u64 = 4 << 20;
 
-/// Writes `session` to `sink`, with the help of another thread if there are several.
+/// Writes `session` to `sink`.
 ///
 /// # Errors
 /// [`SnapshotError::Write`]; [`Error::Allocation`] if the system refuses memory.
@@ -111,7 +110,6 @@ pub(crate) fn write(
     identity: &Identity,
     session: &Session,
     sink: &mut dyn Write,
-    threads: usize,
 ) -> Result<(), Error> {
     let position = session.position;
     let header = Header {
@@ -126,9 +124,7 @@ pub(crate) fn write(
     };
     let (bytes, digest) = header.encode();
     sink.write_all(&bytes).map_err(SnapshotError::Write)?;
-    let parts = parts(session)?;
-    let apart = apart(threads, header.payload);
-    Ok(chunks::write(sink, &digest, &parts, apart)?)
+    Ok(chunks::write(sink, &digest, &parts(session)?)?)
 }
 
 /// The bytes of the state, in their order.
@@ -153,15 +149,9 @@ fn parts(session: &Session) -> Result<Vec<&[u8]>, Error> {
     Ok(parts)
 }
 
-/// Whether a payload is worth a second thread, where there may be several; a limited address space
-/// must have room for its stack.
-fn apart(threads: usize, payload: u64) -> bool {
-    threads > 1 && payload >= APART && check_stacks(2).is_ok()
-}
-
 /// Replaces the state of `session` by that of the snapshot in `source`, reading not a byte beyond
-/// it, with the help of another thread if there are several. `make_room` is told how many bytes it
-/// will take.
+/// it. Another thread, if there are several, asks for memory meanwhile. `make_room` is told how many
+/// bytes it will take.
 ///
 /// # Errors
 /// [`SnapshotError`]; [`Error::Memory`] if a limited session has no room for the new state beside
@@ -183,19 +173,22 @@ pub(crate) fn read(
     session.check_limit(added)?;
     let paged = session.items().filter_map(Item::paged);
     let count = paged.map(|rows| rows.needed_pages(position).len()).sum();
-    let apart = apart(threads, header.payload);
+    let mut pages = Vec::new();
+    room(&mut pages, count)?;
     let mut slab = slab(session, added);
-    let pages = std::thread::scope(|scope| {
-        if let Some(mapping) = slab.as_ref().filter(|_| apart).map(Slab::mapping) {
+    let read = std::thread::scope(|scope| {
+        // A limited address space must have room for the thread's stack.
+        let apart = |_: &&Slab| threads > 1 && check_stacks(2).is_ok();
+        if let Some(mapping) = slab.as_ref().filter(apart).map(Slab::mapping) {
             let thread = std::thread::Builder::new().name("lamella-populate".to_owned());
             // Without it the memory comes as it is written.
             let _ = thread.spawn_scoped(scope, move || mapping.populate());
         }
-        arrival::checked(&digest, apart, count, |take| {
-            read_items(session, position, slab.as_mut(), Reader::new(source), take)
-        })
+        let mut arrival = Arrival::new(source, &digest);
+        read_items(session, position, slab.as_mut(), &mut arrival, &mut pages)?;
+        Ok(arrival.finish()?)
     });
-    let restored = pages.and_then(|pages| session.adopt(position, pages, header.recent));
+    let restored = read.and_then(|()| session.adopt(position, pages, header.recent));
     if restored.is_err() {
         let fixed = session.items_mut().filter_map(Item::fixed_mut);
         fixed.for_each(super::Fixed::roll_back);
@@ -206,7 +199,7 @@ pub(crate) fn read(
 /// One mapping for new pages of `bytes` bytes, if they are worth it and its last page of the system
 /// fits too.
 fn slab(session: &Session, bytes: u64) -> Option<Slab> {
-    let length = usize::try_from(bytes).ok().filter(|_| bytes >= APART)?;
+    let length = usize::try_from(bytes).ok().filter(|_| bytes >= LARGE)?;
     session.check_limit(Buffer::taken(length)).ok()?;
     Slab::new(length).ok()
 }
@@ -254,12 +247,12 @@ fn check_meaning(
 }
 
 /// Reads all items. Pages are new; overwritten state goes into the copy that a step would write.
-fn read_items<'a>(
-    session: &'a mut Session,
+fn read_items(
+    session: &mut Session,
     position: usize,
     mut slab: Option<&mut Slab>,
-    mut reader: Reader<'_>,
-    take: &mut Take<'_, 'a>,
+    arrival: &mut Arrival<'_>,
+    pages: &mut Vec<Page>,
 ) -> Result<(), Error> {
     for (item, state) in session.items_mut().enumerate() {
         if let Some(rows) = state.paged() {
@@ -268,21 +261,15 @@ fn read_items<'a>(
                     Some(slab) => slab.page(rows.page_values(), rows.claim()?)?,
                     None => rows.new_page()?,
                 };
-                reader.fill(&mut page, take)?;
-                let values = Values::Page(page);
-                take(Arrival::Values { item, values })?;
+                arrival.fill(item, &mut page)?;
+                pages.push(page);
             }
         }
         if let Some(fixed) = state.fixed_mut() {
-            let (_, place) = fixed.overwrite();
-            for place in place.chunks_mut(VALUES) {
-                reader.fill(place, take)?;
-                let values = Values::Place(place);
-                take(Arrival::Values { item, values })?;
-            }
+            arrival.fill(item, fixed.overwrite().1)?;
         }
     }
-    Ok(reader.finish(take)?)
+    Ok(())
 }
 
 /// Bytes of state at `position`.
