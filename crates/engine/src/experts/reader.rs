@@ -3,6 +3,7 @@
 use super::slots::Slots;
 use crate::cancel::Cancel;
 use crate::error::Error;
+use crate::memory::check_stacks;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -87,12 +88,13 @@ impl Reader {
     /// `threads` threads that fill `slots` from `fetch`.
     ///
     /// # Errors
-    /// [`Error::Threads`] if the system refuses them.
+    /// [`Error::Threads`] if the system refuses them, or has no room for their stacks.
     pub(super) fn new(
         fetch: Arc<dyn Fetch>,
         slots: Arc<Slots>,
         threads: usize,
     ) -> Result<Reader, Error> {
+        check_stacks(threads)?;
         let shared = Arc::new(Shared {
             fetch,
             slots,
