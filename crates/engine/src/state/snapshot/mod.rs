@@ -150,8 +150,8 @@ fn parts(session: &Session) -> Result<Vec<&[u8]>, Error> {
 }
 
 /// Replaces the state of `session` by that of the snapshot in `source`, reading not a byte beyond
-/// it. Another thread, if there are several, asks for memory meanwhile. `make_room` is told how many
-/// bytes it will take.
+/// it. Another thread, if there are several, asks for memory meanwhile. `make_room` is told how
+/// many bytes it will take.
 ///
 /// # Errors
 /// [`SnapshotError`]; [`Error::Memory`] if a limited session has no room for the new state beside
