@@ -234,6 +234,33 @@ fn however_experts_are_read_the_bits_are_the_same() {
     assert!(compared > 4, "{compared}");
 }
 
+/// Packs are found where links lead, which spreads a container over disks.
+#[cfg(unix)]
+#[test]
+fn packs_may_lie_on_another_disk() {
+    let (temporary, path, ids) = container();
+    let all = open(&path, &options(None));
+    let expected = through(&all, &ids, false);
+    let elsewhere = temporary.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).expect("a directory");
+    let mut moved = 0;
+    for entry in std::fs::read_dir(&path).expect("a container") {
+        let entry = entry.expect("a file");
+        let name = entry.file_name();
+        if name.to_string_lossy().starts_with("experts-000") {
+            let to = elsewhere.join(&name);
+            std::fs::rename(entry.path(), &to).expect("moved");
+            std::os::unix::fs::symlink(&to, entry.path()).expect("a link");
+            moved += 1;
+        }
+    }
+    assert!(moved > 1, "{moved}");
+    let model = within(&path, &options(None), least(&path, &options(None)));
+    assert!(through(&model, &ids, false) == expected);
+    let read = model.experts().expect("not all fit").bytes_read;
+    assert!(read > 0);
+}
+
 #[test]
 fn direct_reads_of_what_cannot_be_read_so_are_refused() {
     let dir = repository("fixtures/olmoe-101");

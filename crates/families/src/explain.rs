@@ -59,10 +59,31 @@ impl Refused<'_> {
             true => self.fits(trial),
             false => Vec::new(),
         };
-        match fits.is_empty() && (several || self.findings.missing) {
+        match fits.is_empty() && self.is_foreign() {
             true => self.blamed(self.types(trial)),
             false => self.blamed(fits),
         }
+    }
+
+    /// Whether keys are missing or contradict each other, or so many tensors are too many or missing
+    /// as where a checkpoint is of another family. To try every family is much work.
+    fn is_foreign(&self) -> bool {
+        /// One in so many.
+        const SHARE: usize = 8;
+        let named = |defect: &&Defect| {
+            matches!(
+                defect,
+                Defect::MissingTensor { .. } | Defect::UnclaimedTensor(_)
+            )
+        };
+        let odd = self.defects.iter().filter(named).count();
+        let Findings {
+            missing,
+            contradicted,
+            compared,
+            ..
+        } = &self.findings;
+        *missing || *contradicted || compared.is_none() || odd * SHARE > self.tensors.len()
     }
 
     fn blamed(&self, mut fits: Vec<Fit<'_>>) -> Option<Defect> {

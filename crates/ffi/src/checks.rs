@@ -151,6 +151,23 @@ pub(crate) fn aligned<T>(report: &Report, pointer: *const T, name: &str) -> Resu
     Ok(())
 }
 
+/// Some bytes of a host: what they are called, where they begin, and how many they are.
+pub(crate) type Bytes<'a> = (&'a str, *const u8, usize);
+
+/// Refuses output that lies where input does, which is read after the first output was written.
+pub(crate) fn apart(report: &Report, output: Bytes<'_>, input: Bytes<'_>) -> Result<(), Refused> {
+    let (name, to, written) = output;
+    let (other, from, read) = input;
+    let (to, from) = (to.addr(), from.addr());
+    let after = |a: usize, length: usize, b: usize| a.saturating_add(length) <= b;
+    if to == 0 || written == 0 || read == 0 || after(to, written, from) || after(from, read, to) {
+        return Ok(());
+    }
+    Err(report.argument(format_args!(
+        "{name} lies where {other} does; keep them apart"
+    )))
+}
+
 /// Refuses more values than any memory has addresses for.
 pub(crate) fn addressable<T>(report: &Report, name: &str, count: usize) -> Result<(), Refused> {
     if count > isize::MAX as usize / size_of::<T>() {

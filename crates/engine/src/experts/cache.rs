@@ -168,7 +168,7 @@ impl Cache {
         } = self;
         let keep = |record: u32| used[record as usize] == *step || loading[record as usize];
         let keep_pinned = |record: u32| pinned[record as usize] || keep(record);
-        let oldest = |list| unused.from_last(list).find(|&record| !keep(record));
+        let oldest = |list| unused.backwards(list).find(|&record| !keep(record));
         let active = &mut policies[self.active];
         let record = oldest(MISTAKEN)
             .or_else(|| active.evict(&keep_pinned))

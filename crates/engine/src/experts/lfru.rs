@@ -84,7 +84,7 @@ impl Policy for Lfru {
         let steps = self.coldest..end;
         let record = steps
             .into_iter()
-            .find_map(|step| self.lists.from_last(list(step)).find(|&r| !keep(r)))?;
+            .find_map(|step| self.lists.backwards(list(step)).find(|&r| !keep(r)))?;
         self.lists.remove(record);
         Some(record)
     }

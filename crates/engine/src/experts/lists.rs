@@ -59,7 +59,7 @@ impl Lists {
     }
 
     /// The numbers of `list`, the last one first.
-    pub(super) fn from_last(&self, list: u32) -> impl Iterator<Item = u32> {
+    pub(super) fn backwards(&self, list: u32) -> impl Iterator<Item = u32> {
         std::iter::successors(self.last(list), |&number| self.before(number))
     }
 
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     fn content(lists: &Lists, list: u32) -> Vec<u32> {
-        lists.from_last(list).collect()
+        lists.backwards(list).collect()
     }
 
     #[test]

@@ -23,7 +23,7 @@ impl Policy for Lru {
     }
 
     fn evict(&mut self, keep: &dyn Fn(u32) -> bool) -> Option<u32> {
-        let record = self.0.from_last(0).find(|&r| !keep(r))?;
+        let record = self.0.backwards(0).find(|&r| !keep(r))?;
         self.0.remove(record);
         Some(record)
     }

@@ -232,6 +232,10 @@ struct Input {
 }
 
 impl Input {
+    fn bytes(&self) -> usize {
+        (self.rows * size_of::<f32>()).saturating_mul(self.width)
+    }
+
     /// The rows in hands of [`ROWS`], with the number of the first of each.
     ///
     /// # Safety
@@ -360,6 +364,9 @@ unsafe extern "C-unwind" fn embed(
         enter(error, error_size, |report| {
             let (ends, request) = (Ends::at(engine), &*request);
             let ids = checks::values(report, "token_ids", request.token_ids, request.token_count)?;
+            let bytes = ids.len().saturating_mul(ends.width() * size_of::<f32>());
+            let read = ("token_ids", ids.as_ptr().cast(), size_of_val(ids));
+            checks::apart(report, ("output", request.output.cast(), bytes), read)?;
             let question = (request.should_cancel, request.cancel_user_data);
             let done = (&ends.counts.rows_embedded, request.rows);
             ends.in_turn(report, question, done, |cancel| {
@@ -399,6 +406,10 @@ unsafe extern "C-unwind" fn select(
                 rows: request.rows as usize,
                 width: ends.width(),
             };
+            let bytes = input.rows.saturating_mul(size_of::<i32>());
+            let read = ("input", input.from, input.bytes());
+            checks::apart(report, ("token_ids", request.token_ids.cast(), bytes), read)?;
+            checks::apart(report, ("scores", request.scores.cast(), bytes), read)?;
             let done = (&ends.counts.rows_selected, request.rows);
             ends.in_turn(report, question, done, |cancel| {
                 let mut selected: Vec<(u32, f32)> = room(report, ROWS)?;
@@ -436,6 +447,9 @@ unsafe extern "C-unwind" fn logits(
                 width: ends.width(),
             };
             let vocabulary = ends.model.vocabulary();
+            let bytes = (input.rows * size_of::<f32>()).saturating_mul(vocabulary);
+            let read = ("input", input.from, input.bytes());
+            checks::apart(report, ("logits", request.logits.cast(), bytes), read)?;
             let done = (&ends.counts.rows_of_logits, request.rows);
             ends.in_turn(report, question, done, |cancel| {
                 let mut out: Vec<f32> = room(report, input.rows.min(ROWS) * vocabulary)?;

@@ -126,6 +126,13 @@ static int32_t choose(const Model *model, const float *row) {
     for (uint32_t id = 1; id < model->ends.vocab_size; id++)
         if (logits[id] > logits[best]) best = (int32_t)id;
     CHECK(best == chosen && logits[best] == value);
+    /* Nothing may be written over rows that are still to be read. */
+    score.logits = (float *)row;
+    REFUSED(coli_edge_logits(model->edge, &score, ERROR));
+    CHECK(strstr(error, "keep them apart"));
+    select.token_ids = (int32_t *)row + model->width - 1;
+    REFUSED(coli_edge_select(model->edge, &select, ERROR));
+    CHECK(strstr(error, "keep them apart"));
     free(logits);
     return chosen;
 }
