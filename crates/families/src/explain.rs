@@ -65,8 +65,8 @@ impl Refused<'_> {
         }
     }
 
-    /// Whether keys are missing or contradict each other, or so many tensors are too many or missing
-    /// as where a checkpoint is of another family. To try every family is much work.
+    /// Whether keys are missing or contradict each other, or as many tensors have other names as
+    /// where a checkpoint is of another family. To try every family is much work.
     fn is_foreign(&self) -> bool {
         /// One in so many.
         const SHARE: usize = 8;
