@@ -125,8 +125,7 @@ fn quarantine(dir: &Path, store: &Store, sound: bool) -> Finding {
             store.dir().display()
         ),
         _ => format!(
-            "copy the file of that mirror again, then remove {} in {}",
-            "the list of this model",
+            "copy the file of that mirror again, then remove the list of this model in {}",
             dir.display()
         ),
     })
